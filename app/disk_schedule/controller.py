@@ -24,8 +24,8 @@ from prometheus_client.core import Metric
 from app.disk_schedule.informer import Informer, Version
 from app.disk_schedule.watches import ControllerCache
 from app.disk_schedule.writer import ObjectWriter, ReadObjects
-from app.kube.event_recorder import EventRecorder
 from app.kube.resources import DISK_SCHEDULES
+from app.runtime.event_recorder import EventRecorder
 from app.runtime.probes import BEHIND_HELP, PREFIX, Reading, gauge_family, process_registry
 from app.runtime.work_queue import QueueObserver, Requeue, WorkQueue
 from scheduler_core.convert import kube, meta

@@ -9,7 +9,7 @@ without the requests of what runs on its disk.
 
 from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import structlog
@@ -27,19 +27,17 @@ from scheduler_core.disk_schedule.occupancy import NO_OCCUPANTS, DiskOccupancy, 
 from scheduler_core.model.disk_schedule import (
     FINALIZER,
     DiskSchedule,
-    DiskScheduleSpec,
     DiskScheduleStatus,
     Fault,
     RequestKind,
-    Requests,
 )
 from scheduler_core.model.longhorn import Node, Replica
 from scheduler_core.values import replace
 
 log = structlog.get_logger("controllers")
 
+# For which a small change of storageAvailable may be missing in the status.
 _MAX_DEFERRED: Final = 600.0
-"""Seconds for which a small change of storageAvailable may be missing in the status."""
 
 
 class DiskController(Controller):
@@ -107,11 +105,7 @@ class Allocator(DiskController):
     def subscribe(self) -> None:
         """Subscribes to what is on the disks, too: objects with data are served first."""
         super().subscribe()
-        self.cache.disks.subscribe(self._on_occupancy_change)
-
-    def _on_occupancy_change(self, uuid: str) -> None:
-        if self.cache.schedules.get(uuid) is not None:
-            self.enqueue(uuid)
+        self.cache.disks.subscribe(lambda uuid: self.enqueue(uuid if self.cache.schedules.get(uuid) else ""))
 
     async def reconcile_schedule(self, cached: InformerObject[DiskSchedule], schedule: DiskSchedule) -> None:
         """Writes the next status, then removes the finalizer if nothing is left."""
@@ -203,7 +197,16 @@ class Mirror(DiskController):
         images = [each.image for each in self.cache.images.readable().values()]
         objects = [self.cache.replicas.value(name) for name in self._replicas_on_disk.get(schedule.name, ())]
         replicas = [each for each in objects if isinstance(each, Replica)]
-        spec = self._keep_unreadable(schedule, decisions.mirror_spec(schedule, replicas, images))
+        spec = decisions.mirror_spec(schedule, replicas, images)
+        # Unreadable objects are assumed to keep their places and sizes.
+        unreadable = {
+            RequestKind.REPLICA: self.cache.replicas.unreadable(),
+            RequestKind.BACKING_IMAGE: self.cache.images.unreadable(),
+        }
+        kept = {kind: unreadable[kind].keys() & schedule.spec.requests(kind).keys() for kind in RequestKind}
+        spec = spec.with_requests(
+            lambda kind: {**{name: schedule.spec.requests(kind)[name] for name in kept[kind]}, **spec.requests(kind)}
+        )
         if spec != schedule.spec or not schedule.mirrored:
             body = convert.set_mirror_label(convert.with_spec(cached.raw, spec), mirrored=True)
             cached = await self.writer.put_schedule(schedule.name, body)
@@ -211,17 +214,6 @@ class Mirror(DiskController):
         status = decisions.mirror_status(written, self.cache.nodes.value(schedule.spec.node), self.context.timestamp)
         if status is not None:
             await self.writer.put_schedule(schedule.name, convert.with_status(cached.raw, status), "status")
-
-    def _keep_unreadable(self, schedule: DiskSchedule, spec: DiskScheduleSpec) -> DiskScheduleSpec:
-        """Returns the spec with the old requests of unreadable objects."""
-        # These are assumed to keep their places and sizes.
-        unreadable = self.cache.replicas.unreadable().keys(), self.cache.images.unreadable().keys()
-
-        def requests(kind: RequestKind) -> Requests:
-            names = unreadable[kind is RequestKind.BACKING_IMAGE] & schedule.spec.requests(kind).keys()
-            return {**{name: schedule.spec.requests(kind)[name] for name in names}, **spec.requests(kind)}
-
-        return spec.with_requests(requests)
 
 
 # One UUID may be on several nodes, so there is one decision about all disks, and one key.
@@ -262,14 +254,30 @@ class NodeController(Controller):
         cached = self.cache.schedules.all()
         nodes = self.cache.nodes
         outcome = decisions.sync_disks(nodes.readable().values(), readable(cached), nodes.unreadable().keys())
-        self._log_problems(outcome.problems)
+        for problem in outcome.problems:
+            if problem not in self._logged_problems:
+                log.warning("a disk cannot have a DiskSchedule of its own", problem=problem)
+        self._logged_problems = outcome.problems
         # An object that cannot be read exists, too.
         changes = [
             each for each in outcome.changes if not isinstance(each, decisions.Create) or each.uuid not in cached
         ]
-        creations = [each.uuid for each in changes if isinstance(each, decisions.Create)]
-        self._forget_predecessors(creations)
-        occupancy = await self._list_occupancy() if creations else {}
+        creations = {each.uuid for each in changes if isinstance(each, decisions.Create)}
+        for uuid in self._predecessors.keys() - creations:
+            schedule = self.cache.schedules.value(uuid)
+            if not (isinstance(schedule, DiskSchedule) and schedule.deleting):
+                # Its disk is gone, or another process has created the successor.
+                del self._predecessors[uuid]
+        occupancy: Mapping[str, DiskOccupancy] = {}
+        if creations:
+            read_replica = self.cache.replicas.object_of
+            replicas = [read_replica(raw).value for raw in await self.writer.list_all(LONGHORN_REPLICAS)]
+            images = [convert.backing_image_copies(raw) for raw in await self.writer.list_all(LONGHORN_BACKING_IMAGES)]
+            occupancy = occupancy_by_disk(
+                [each for each in replicas if not isinstance(each, Fault)],
+                {name: each.volume for name, each in self.cache.volumes.readable().items()},
+                [each for each in images if not isinstance(each, Fault)],
+            )
         conflict = False
         for change in changes:
             try:
@@ -283,36 +291,14 @@ class NodeController(Controller):
                 conflict = True
         return Requeue.CONFLICT if conflict else None
 
-    async def _list_occupancy(self) -> dict[str, DiskOccupancy]:
-        replicas = [self.cache.replicas.object_of(raw).value for raw in await self.writer.list_all(LONGHORN_REPLICAS)]
-        images = [convert.backing_image_copies(raw) for raw in await self.writer.list_all(LONGHORN_BACKING_IMAGES)]
-        return occupancy_by_disk(
-            [each for each in replicas if not isinstance(each, Fault)],
-            {name: each.volume for name, each in self.cache.volumes.readable().items()},
-            [each for each in images if not isinstance(each, Fault)],
-        )
-
     async def _create(self, create: decisions.Create, occupancy: DiskOccupancy) -> None:
         schedule = decisions.new_schedule(create, occupancy, self._predecessors.get(create.uuid))
         raw = await self.writer.create(DISK_SCHEDULES, convert.new_disk_schedule(self.context.namespace, schedule))
+        requests = len(schedule.spec.replicas) + len(schedule.spec.backing_images)
         if not schedule.empty:
-            requests = len(schedule.spec.replicas) + len(schedule.spec.backing_images)
             message = f"created with {requests} requests of what is on disk {create.disk} of node {create.node} already"
             self.context.record_event("DiskSchedule", raw, "Created", message)
-        log.info(
-            "DiskSchedule created",
-            disk=create.disk,
-            node=create.node,
-            uuid=create.uuid,
-            requests=len(schedule.spec.replicas) + len(schedule.spec.backing_images),
-        )
-
-    def _forget_predecessors(self, creations: Collection[str]) -> None:
-        for uuid in self._predecessors.keys() - set(creations):
-            cached = self.cache.schedules.value(uuid)
-            if not (isinstance(cached, DiskSchedule) and cached.deleting):
-                # Its disk is gone, or another process has created the successor.
-                del self._predecessors[uuid]
+        log.info("DiskSchedule created", disk=create.disk, node=create.node, uuid=create.uuid, requests=requests)
 
     async def _write(
         self,
@@ -323,9 +309,8 @@ class NodeController(Controller):
         match change:
             case decisions.UpdateSpec(schedule, disk, node):
                 spec = replace(schedule.spec, disk=disk, node=node)
-                await self.writer.put_schedule(
-                    schedule.name, convert.set_finalizer(convert.with_spec(raw, spec), present=True)
-                )
+                body = convert.set_finalizer(convert.with_spec(raw, spec), present=True)
+                await self.writer.put_schedule(schedule.name, body)
             case decisions.Delete(schedule):
                 await self.writer.delete(DISK_SCHEDULES, schedule.name, version_precondition(raw))
                 log.info("DiskSchedule deleted: its disk is gone", disk=schedule.spec.disk, uuid=schedule.name)
@@ -336,27 +321,13 @@ class NodeController(Controller):
                     "DiskSchedule is created again: its disk is there", disk=schedule.spec.disk, uuid=schedule.name
                 )
 
-    def _log_problems(self, problems: tuple[str, ...]) -> None:
-        for problem in problems:
-            if problem not in self._logged_problems:
-                log.warning("a disk cannot have a DiskSchedule of its own", problem=problem)
-        self._logged_problems = problems
+
+def _disks(node: Version[Node]) -> object:
+    return [(disk.name, disk.uuid, disk.in_status) for disk in node.disks] if isinstance(node, Node) else node
 
 
-def _disks(node: Node | Fault | None) -> object:
-    if not isinstance(node, Node):
-        return node
-    return tuple((disk.name, disk.uuid, disk.in_status) for disk in node.disks)
-
-
-def _relevant_fields(schedule: DiskSchedule | Fault | None) -> object:
+def _relevant_fields(schedule: Version[DiskSchedule]) -> object:
     if not isinstance(schedule, DiskSchedule):
         return schedule
-    return (
-        schedule.spec.node,
-        schedule.spec.disk,
-        schedule.finalizers,
-        schedule.deleting,
-        schedule.empty,
-        bool(schedule.faults),
-    )
+    place = (schedule.spec.node, schedule.spec.disk)
+    return (*place, schedule.finalizers, schedule.deleting, schedule.empty, bool(schedule.faults))

@@ -68,8 +68,6 @@ class Informer(Objects[InformerObject[_Value]]):
         self._read = read
         self._keep = keep
         self._waiting: dict[Key, asyncio.Event] = {}
-        # By name, the version that this process wrote last, and the one before; the watch may have yet to deliver them.
-        self._written_versions: dict[Key, tuple[str, str]] = {}
 
     @property
     def objects(self) -> Mapping[str, InformerObject[_Value]]:
@@ -89,13 +87,12 @@ class Informer(Objects[InformerObject[_Value]]):
         return {name: each.value for name, each in self.objects.items() if isinstance(each.value, Fault)}
 
     def decode(self, raw: bytes | msgspec.Raw) -> tuple[Key, InformerObject[_Value]]:
-        """Reads an object that a watch delivers. It is the cached one if this process wrote this version. Raises an
-        ObjectError if it has no name.
+        """Reads an object that a watch delivers. It is the cached one if it has this version: mostly this process has
+        written it. Raises an ObjectError if it has no name.
         """
         metadata = meta.header(raw)
         cached = self.get(metadata.name)
-        # The cache has a version that this process wrote, or a newer one.
-        if cached is not None and metadata.version in self._written_versions.get(metadata.name, ()):
+        if cached is not None and cached.version == metadata.version != "":
             return metadata.name, cached
         return metadata.name, self.object_of(raw)
 
@@ -116,18 +113,14 @@ class Informer(Objects[InformerObject[_Value]]):
         if value is None or cached is None or not _is_newer(cached.version, value.version):
             super().change(key, value)
 
-    def store_written(self, written: InformerObject[_Value]) -> None:
+    def store(self, raw: bytes) -> InformerObject[_Value]:
         """Stores an object that was just read or written, before the watch delivers it. A newer version stays, and an
         object that was deleted meanwhile stays deleted.
         """
+        written = self.object_of(raw)
         cached = self.get(written.name)
         if cached is not None and _is_newer(written.version, cached.version):
             self._set(written.name, written)
-            self._written_versions[written.name] = (cached.version, written.version)
-
-    def store(self, raw: bytes) -> InformerObject[_Value]:
-        written = self.object_of(raw)
-        self.store_written(written)
         return written
 
     async def wait_for_other_version(self, name: str, version: str, seconds: float) -> bool:
@@ -147,8 +140,6 @@ class Informer(Objects[InformerObject[_Value]]):
         waiting = self._waiting.pop(key, None)
         if waiting is not None:
             waiting.set()
-        if after is None:
-            self._written_versions.pop(key, None)
         old_value = before.value if before else None
         new_value = after.value if after else None
         # An object that cannot be read may have changed although its Fault is the same: it is being deleted, for example.

@@ -29,12 +29,12 @@ from app.disk_schedule.controller import Controller, ControllerContext, Controll
 from app.disk_schedule.disk_controller import Allocator, Mirror, NodeController
 from app.disk_schedule.volume_controller import ImageController, ReplicaController, VolumeController
 from app.kube.client import KubeClient, pages
-from app.kube.event_recorder import EventRecorder
 from app.kube.reflector import Decode, Key, Timing
 from app.kube.resources import CRDS, DISK_SCHEDULES, PODS, Resource
 from app.kube.store import Store, Watch
 from app.runtime import leader_loop, server
 from app.runtime.elector import Elector
+from app.runtime.event_recorder import EventRecorder
 from app.runtime.probes import Health, UnavailableError, probe_application
 from scheduler_core.convert import disk_schedule, kube, meta
 from scheduler_core.errors import CoreError
@@ -277,7 +277,13 @@ class DiskScheduleLifecycle(leader_loop.Program):
     def start(self, term: int) -> None:
         """Starts the controllers, which reconcile every object first."""
         del term
-        self._controllers_task = asyncio.create_task(self._run_controllers(), name="controllers")
+
+        async def run_controllers() -> None:
+            async with asyncio.TaskGroup() as tasks:
+                for controller in self.controllers:
+                    tasks.create_task(controller.run(), name=controller.name)
+
+        self._controllers_task = asyncio.create_task(run_controllers(), name="controllers")
 
     async def stop(self) -> None:
         """Stops the controllers."""
@@ -290,11 +296,6 @@ class DiskScheduleLifecycle(leader_loop.Program):
 
     def begin_drain(self) -> None:
         self._draining = True
-
-    async def _run_controllers(self) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            for controller in self.controllers:
-                tasks.create_task(controller.run(), name=controller.name)
 
 
 async def run_controllers(

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from app.disk_schedule.controller import Controller
-from app.disk_schedule.informer import ImageObject, InformerObject, Version, VolumeObject, condition_of, read_image
+from app.disk_schedule.informer import ImageObject, InformerObject, Version, VolumeObject, condition_of
 from app.disk_schedule.watches import readable
 from app.disk_schedule.writer import ReadObjects
 from app.kube.resources import LONGHORN_BACKING_IMAGES, LONGHORN_REPLICAS, LONGHORN_VOLUMES
@@ -21,7 +21,7 @@ from scheduler_core.disk_schedule.volumes import VolumeDecision, VolumeSnapshot,
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.model.disk_schedule import BackingImageCopies, DiskSchedule, Fault, RequestKind
 from scheduler_core.model.kube import Condition
-from scheduler_core.model.longhorn import Disk, Node, Replica, Volume
+from scheduler_core.model.longhorn import Disk, Node, Replica
 
 _EXPANSION_REASONS: Final = frozenset(
     {disk_writes.EXPANSION_PENDING, disk_writes.EXPANSION_GRANTED, disk_writes.EXPANSION_REJECTED}
@@ -88,9 +88,10 @@ class VolumeController(Controller):
         if cached is None:
             return None
         schedules = self.cache.schedules.all()
-        replicas = self._cached_replicas(key)
+        known = (self.cache.replicas.get(name) for name in sorted(self.cache.disks.replicas_of(key)))
+        replicas = [each for each in known if each is not None]
         decision, read_objects = self._decide(schedules, cached, replicas)
-        disks_to_leave = _disks_to_leave(decision.writes, replicas, readable(schedules))
+        disks_to_leave = _disks_to_leave(decision.writes, _places(replicas), readable(schedules))
         if disks_to_leave or _needs_reading(decision.writes):
             for uuid in disks_to_leave:
                 await self.writer.read_schedule(uuid)
@@ -140,10 +141,6 @@ class VolumeController(Controller):
                 case _:
                     pass
 
-    def _cached_replicas(self, volume: str) -> list[InformerObject[Replica]]:
-        cached = [self.cache.replicas.get(name) for name in sorted(self.cache.disks.replicas_of(volume))]
-        return [each for each in cached if each is not None]
-
     def _decide(
         self,
         cached_schedules: dict[str, InformerObject[DiskSchedule]],
@@ -165,6 +162,7 @@ class VolumeController(Controller):
         disks_without_schedule = {each.disk_id for each in readable_replicas if each.disk_id} - schedules.keys()
         requested = {name: self.cache.disks.disks_requesting(name) & schedules.keys() for name in replicas}
         cluster = _with_current_nodes(self.cache.cluster(), self.cache.nodes.all().values(), disks_without_schedule)
+        image = self.cache.images.value(volume.volume.backing_image)
         snapshot = VolumeSnapshot(
             cluster,
             volume.volume,
@@ -172,15 +170,11 @@ class VolumeController(Controller):
             schedules,
             self.cache.disks.space(),
             volume.condition,
-            self._image_fault(volume.volume.backing_image),
+            str(image) if isinstance(image, Fault) else "",
             header(raw).created if volume.condition is None else "",
             requested,
         )
         return decide_volume(snapshot, self.context.timestamp), read_objects
-
-    def _image_fault(self, name: str) -> str:
-        image = self.cache.images.value(name) if name else None
-        return str(image) if isinstance(image, Fault) else ""
 
 
 def _places(replicas: Iterable[InformerObject[Replica]]) -> dict[str, str]:
@@ -188,18 +182,15 @@ def _places(replicas: Iterable[InformerObject[Replica]]) -> dict[str, str]:
 
 
 def _disks_to_leave(
-    writes: Iterable[disk_writes.Write],
-    replicas: Iterable[InformerObject[Replica]],
-    schedules: Mapping[str, DiskSchedule],
-) -> frozenset[str]:
-    places = _places(replicas)
+    writes: Iterable[disk_writes.Write], places: Mapping[str, str], schedules: Mapping[str, DiskSchedule]
+) -> set[str]:
     leaving = {
-        write.replica: places.get(write.replica, "") for write in writes if isinstance(write, disk_writes.AssignReplica)
+        each.replica: places.get(each.replica, "") for each in writes if isinstance(each, disk_writes.AssignReplica)
     }
-    allocations = {
-        uuid: schedules[uuid].status.replicas.get(name) for name, uuid in leaving.items() if uuid in schedules
-    }
-    return frozenset(uuid for uuid, allocation in allocations.items() if allocation is not None and allocation.size)
+    allocations = [
+        (uuid, schedules[uuid].status.replicas.get(name)) for name, uuid in leaving.items() if uuid in schedules
+    ]
+    return {uuid for uuid, allocation in allocations if allocation is not None and allocation.size}
 
 
 def _needs_reading(writes: Iterable[disk_writes.Write]) -> bool:
@@ -345,31 +336,21 @@ class ImageController(Controller):
         copies = convert.backing_image_copies(raw)
         if isinstance(copies, BackingImageCopies) and copies.deleting:
             return backing_images.ImageSnapshot(copies, schedules)
-        image = _read_image(raw, name)
+        # `object_of` makes a Fault of an ObjectError.
+        image = self.cache.images.object_of(raw).value
+        faults = (image,) if isinstance(image, Fault) else image.copies.faults
+        if isinstance(image, Fault) or faults:
+            raise UnreadableError(f"backing image {name} cannot be read: {'; '.join(map(str, faults))}")
+        users = sorted(self.cache.disks.volumes_of(name))
+        volumes = [each.volume for user in users if isinstance(each := self.cache.volumes.value(user), VolumeObject)]
+        replicas = [self.cache.replicas.value(each) for user in users for each in self.cache.disks.replicas_of(user)]
+        placed = [each for each in replicas if isinstance(each, Replica)]
         space = self.cache.disks.space()
         return backing_images.ImageSnapshot(
             image.copies,
             schedules,
             nodes={each.name: each.value for each in self.cache.nodes.all().values()},
-            needed_disks=backing_images.disks_that_need_image(*self._users(name), name),
+            needed_disks=backing_images.disks_that_need_image(volumes, placed, name),
             candidates=backing_images.candidate_disks(self.cache.cluster(), space, image.image),
             space=space,
         )
-
-    def _users(self, image: str) -> tuple[list[Volume], list[Replica]]:
-        names = sorted(self.cache.disks.volumes_of(image))
-        volumes = [each.volume for name in names if isinstance(each := self.cache.volumes.value(name), VolumeObject)]
-        replicas = [self.cache.replicas.value(each) for name in names for each in self.cache.disks.replicas_of(name)]
-        return volumes, [each for each in replicas if isinstance(each, Replica)]
-
-
-def _read_image(raw: bytes, name: str) -> ImageObject:
-    """Returns the image, or raises an UnreadableError if something that decisions depend on cannot be read."""
-    try:
-        image = read_image(raw)
-    except errors.ObjectError as error:
-        raise UnreadableError(f"backing image {name} cannot be read: {error}") from error
-    if isinstance(image, Fault) or image.copies.faults:
-        faults = (image,) if isinstance(image, Fault) else image.copies.faults
-        raise UnreadableError(f"backing image {name} cannot be read: {'; '.join(map(str, faults))}")
-    return image

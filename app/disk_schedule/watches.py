@@ -8,7 +8,7 @@ what exists.
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import datetime
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from app.disk_schedule.informer import (
     ImageObject,
@@ -31,7 +31,7 @@ from scheduler_core.disk_schedule.disk_space import DiskSpaces, disk_space
 from scheduler_core.disk_schedule.occupancy import DiskOccupancy, Occupant, image_occupants, replica_occupant
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.settings import Settings
-from scheduler_core.model.disk_schedule import DiskSchedule, DiskScheduleSpec, Fault
+from scheduler_core.model.disk_schedule import DiskSchedule, DiskScheduleSpec, Fault, RequestKind
 from scheduler_core.model.longhorn import Node, Replica, Volume
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.values import replace
@@ -75,20 +75,10 @@ class ControllerCache(Store):
         self._clock = timing.clock
         self._cluster: tuple[tuple[int, ...], float, Cluster] | None = None
 
-    @property
-    def problem(self) -> str:
-        return self.problem_of()
-
     def count_unreadable(self) -> Counter[str]:
         """Returns how many objects cannot be read, by kind."""
-        kinds: tuple[tuple[Resource, Informer[Any]], ...] = (
-            (resources.DISK_SCHEDULES, self.schedules),
-            (resources.LONGHORN_NODES, self.nodes),
-            (resources.LONGHORN_VOLUMES, self.volumes),
-            (resources.LONGHORN_REPLICAS, self.replicas),
-            (resources.LONGHORN_BACKING_IMAGES, self.images),
-        )
-        counts = Counter({resource.label: len(informer.unreadable()) for resource, informer in kinds})
+        kinds = self.kinds.items()
+        counts = Counter({label: sum(isinstance(each.value, Fault) for each in kind.values()) for label, kind in kinds})
         # The mirror needs its disks only, which can be read. The controller of backing images refuses it.
         refused = sum(1 for image in self.images.readable().values() if image.copies.faults)
         counts[resources.LONGHORN_BACKING_IMAGES.label] += refused
@@ -124,16 +114,15 @@ class ControllerCache(Store):
             replicas=readable(self.replicas.objects),
             volumes=CachedValues(self.disks.volume, self.volumes.objects.keys),
         )
-        replicas = CachedValues(
-            self._replicas_of, lambda: {replica.volume for replica in self.replicas.readable().values()}
-        )
+
+        def replicas_of(volume: str) -> tuple[Replica, ...] | None:
+            names = sorted(self.disks.replicas_of(volume))
+            return tuple(each for name in names if isinstance(each := self.replicas.value(name), Replica)) or None
+
+        replicas = CachedValues(replicas_of, lambda: {each.volume for each in self.replicas.readable().values()})
         cluster = replace(cluster, snapshot=snapshot, replicas_by_volume=replicas)
         self._cluster = (revisions, clock, cluster)
         return cluster
-
-    def _replicas_of(self, volume: str) -> tuple[Replica, ...] | None:
-        names = sorted(self.disks.replicas_of(volume))
-        return tuple(each for name in names if isinstance(each := self.replicas.value(name), Replica)) or None
 
 
 class CachedValues(Mapping[str, _Value]):
@@ -171,9 +160,6 @@ def readable(objects: Mapping[str, InformerObject[_Value]]) -> CachedValues[_Val
     return CachedValues(find, objects.keys)
 
 
-DiskHandler = Callable[[str], None]
-
-
 class DiskIndex:
     """The occupancy and the space of every disk, by UUID, and which objects belong together. An object that cannot be
     read any more keeps its last place and size.
@@ -191,10 +177,11 @@ class DiskIndex:
         self._nodes = nodes
         self._volumes = volumes
         self._replicas = replicas
-        self._replica_occupants: defaultdict[str, dict[str, Occupant]] = defaultdict(dict)
-        self._image_occupants: defaultdict[str, dict[str, Occupant]] = defaultdict(dict)
-        self._disk_of_replica: dict[str, str] = {}
-        self._disks_of_image: dict[str, frozenset[str]] = {}
+        # By disk, and by kind and name, with the disks.
+        self._occupants: dict[RequestKind, defaultdict[str, dict[str, Occupant]]] = {
+            kind: defaultdict(dict) for kind in RequestKind
+        }
+        self._places: dict[tuple[RequestKind, str], Mapping[str, Occupant]] = {}
         self._volume_of_replica: dict[str, str] = {}
         self._replicas_of_volume: defaultdict[str, set[str]] = defaultdict(set)
         self._volumes_of_image: defaultdict[str, set[str]] = defaultdict(set)
@@ -202,18 +189,21 @@ class DiskIndex:
         self._disks_of_request: defaultdict[str, set[str]] = defaultdict(set)
         self._space = DiskSpaces()
         self._changed: set[str] = set()
-        self._handlers: list[DiskHandler] = []
+        self._handlers: list[Callable[[str], None]] = []
         replicas.subscribe(self._on_replica_change)
         volumes.subscribe(self._on_volume_change)
         images.subscribe(self._on_image_change)
         schedules.subscribe(self._on_schedule_change)
         nodes.subscribe(self._on_node_change)
 
-    def subscribe(self, handler: DiskHandler) -> None:
+    def subscribe(self, handler: Callable[[str], None]) -> None:
         self._handlers.append(handler)
 
     def occupancy(self, uuid: str) -> DiskOccupancy:
-        return DiskOccupancy(dict(self._replica_occupants.get(uuid, {})), dict(self._image_occupants.get(uuid, {})))
+        replicas, images = (
+            dict(self._occupants[kind].get(uuid, {})) for kind in (RequestKind.REPLICA, RequestKind.BACKING_IMAGE)
+        )
+        return DiskOccupancy(replicas, images)
 
     def space(self) -> DiskSpaces:
         """What a newcomer can get on each disk now; valid until the caller awaits."""
@@ -248,15 +238,15 @@ class DiskIndex:
         if isinstance(value, Replica):
             volume = self.volume(value.volume)
             size = value.size or (volume.size if volume else 0)
-            self._place_replica(replica, uuid, Occupant(size, has_data=False, backing_image=_image_of(volume)))
+            newcomer = Occupant(size, has_data=False, backing_image=_image_of(volume))
+            self._occupy(RequestKind.REPLICA, replica, {uuid: newcomer})
 
     def refresh(self, replica: str) -> None:
         """Counts a replica where the cache says it is."""
         value = self._replicas.value(replica)
-        if value is None:
-            self._place_replica(replica, "", None)
-        elif isinstance(value, Replica):
-            self._place_replica(replica, value.disk_id, replica_occupant(value, self.volume(value.volume)))
+        if not isinstance(value, Fault):
+            occupant = None if value is None else replica_occupant(value, self.volume(value.volume))
+            self._occupy(RequestKind.REPLICA, replica, {value.disk_id: occupant} if value and occupant else {})
 
     def volume(self, name: str) -> Volume | None:
         value = self._volumes.value(name)
@@ -285,16 +275,9 @@ class DiskIndex:
                 self.refresh(replica)
 
     def _on_image_change(self, name: str, _before: Version[ImageObject], after: Version[ImageObject]) -> None:
-        if isinstance(after, Fault):
-            return
-        occupants = image_occupants(after.copies) if after is not None else {}
-        for uuid in self._disks_of_image.get(name, frozenset()) - occupants.keys():
-            self._set_occupant(self._image_occupants, uuid, name, None)
-        for uuid, occupant in occupants.items():
-            self._set_occupant(self._image_occupants, uuid, name, occupant)
-        self._disks_of_image[name] = frozenset(occupants)
-        if not occupants:
-            del self._disks_of_image[name]
+        if not isinstance(after, Fault):
+            occupants = image_occupants(after.copies) if after is not None else {}
+            self._occupy(RequestKind.BACKING_IMAGE, name, occupants)
 
     def _on_schedule_change(self, name: str, before: Version[DiskSchedule], after: Version[DiskSchedule]) -> None:
         self._changed.add(name)
@@ -309,30 +292,24 @@ class DiskIndex:
     def _on_node_change(self, name: str, _before: object, _after: object) -> None:
         self._changed |= self._disks_of_node.get(name, set())
 
-    def _place_replica(self, name: str, uuid: str, occupant: Occupant | None) -> None:
-        old = self._disk_of_replica.pop(name, "")
-        if old and old != uuid:
-            self._set_occupant(self._replica_occupants, old, name, None)
-        if uuid:
-            self._set_occupant(self._replica_occupants, uuid, name, occupant)
-            if occupant is not None:
-                self._disk_of_replica[name] = uuid
-
-    def _set_occupant(
-        self, occupants: defaultdict[str, dict[str, Occupant]], uuid: str, name: str, occupant: Occupant | None
-    ) -> None:
-        on_disk = occupants[uuid]
-        if on_disk.get(name) == occupant:
-            return
-        if occupant is None:
-            del on_disk[name]
-        else:
-            on_disk[name] = occupant
-        if not on_disk:
-            del occupants[uuid]
-        self._changed.add(uuid)
-        for handler in self._handlers:
-            handler(uuid)
+    def _occupy(self, kind: RequestKind, name: str, occupants: Mapping[str, Occupant]) -> None:
+        """Places an object on these disks, and on no others."""
+        before = self._places.pop((kind, name), {})
+        if occupants:
+            self._places[kind, name] = occupants
+        for uuid in sorted(before.keys() | occupants.keys()):
+            if before.get(uuid) == occupants.get(uuid):
+                continue
+            on_disk = self._occupants[kind][uuid]
+            if uuid in occupants:
+                on_disk[name] = occupants[uuid]
+            else:
+                del on_disk[name]
+            if not on_disk:
+                del self._occupants[kind][uuid]
+            self._changed.add(uuid)
+            for handler in self._handlers:
+                handler(uuid)
 
 
 def _move(groups: defaultdict[str, set[str]], member: str, old: str, new: str) -> None:

@@ -112,7 +112,10 @@ class ScheduleWriter:
         disk.changes = []
 
         async def apply(cached: InformerObject[DiskSchedule], schedule: DiskSchedule) -> Mapping[str, Any] | None:
-            spec = _apply(await self._without_needed_requests(changes), schedule)
+            withdrawals = [change for change in changes if not change.write.size]
+            on_disk = await asyncio.gather(*(self._is_on_disk(change.write) for change in withdrawals))
+            needed = [change for change, is_on_disk in zip(withdrawals, on_disk, strict=True) if is_on_disk]
+            spec = _apply([change for change in changes if change not in needed], schedule)
             return None if spec is schedule.spec else convert.with_spec(cached.raw, spec)
 
         try:
@@ -148,12 +151,6 @@ class ScheduleWriter:
                 if not await self._schedules.wait_for_other_version(name, cached.version, _WATCH_TIMEOUT):
                     raise
         raise AssertionError("the last attempt returns or raises")
-
-    async def _without_needed_requests(self, changes: list[_Change]) -> list[_Change]:
-        withdrawals = [change for change in changes if not change.write.size]
-        on_disk = await asyncio.gather(*(self._is_on_disk(change.write) for change in withdrawals))
-        needed = [change for change, is_on_disk in zip(withdrawals, on_disk, strict=True) if is_on_disk]
-        return [change for change in changes if change not in needed]
 
     def _forget(self, name: str) -> None:
         disk = self._disks.get(name)

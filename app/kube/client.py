@@ -327,7 +327,7 @@ async def _load_kubeconfig(settings: Configuration, kubeconfig: str | None, cont
 
 
 def _check_exists(kubeconfig: str | None) -> None:
-    # Without one the client would use an empty configuration.
+    # Without a file the client would use an empty configuration.
     paths = kubeconfig or os.environ.get("KUBECONFIG", "")
     files = paths.split(os.pathsep) if paths else [os.path.expanduser("~/.kube/config")]  # noqa: PTH111 # as the client
     if not any(os.path.isfile(file) for file in files):  # noqa: PTH113
@@ -341,20 +341,21 @@ def one_line(error: BaseException) -> str:
 
 
 def _connection_error(call: _Call, error: Exception) -> ApiError:
-    if isinstance(error, TimeoutError):
-        return ApiError(str(call), 0, "", f"no answer within {call.seconds:g} s")
-    if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return ApiError(
-            str(call), 0, "", f"the certificate of {error.host}:{error.port} is not trusted: {_cause(error)}"
-        )
-    if isinstance(error, aiohttp.ClientConnectorError):
-        return ApiError(str(call), 0, "", f"cannot connect to {error.host}:{error.port}: {_cause(error)}")
-    return ApiError(str(call), 0, "", one_line(error))
+    match error:
+        case TimeoutError():
+            text = f"no answer within {call.seconds:g} s"
+        case aiohttp.ClientConnectorCertificateError():
+            cause = _cause(error.certificate_error)
+            text = f"the certificate of {error.host}:{error.port} is not trusted: {cause}"
+        case aiohttp.ClientConnectorError():
+            text = f"cannot connect to {error.host}:{error.port}: {_cause(error.os_error)}"
+        case _:
+            text = one_line(error)
+    return ApiError(str(call), 0, "", text)
 
 
-def _cause(error: aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorError) -> str:
+def _cause(cause: Exception) -> str:
     # aiohttp's own texts contain the addresses of Python objects.
-    cause = error.certificate_error if isinstance(error, aiohttp.ClientConnectorCertificateError) else error.os_error
     if isinstance(cause, ssl.SSLCertVerificationError):
         return cause.verify_message
     if isinstance(cause, OSError) and cause.errno:

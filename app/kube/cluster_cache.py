@@ -168,7 +168,7 @@ class ClusterCache(Store):
                 return False
             # An object that a watch or a list delivered meanwhile may be newer, and a deletion, too.
             if not changed.is_set() and lists == status.lists:
-                self._apply_object(kind, raw)
+                self[kind.field].change(*_decode_fetched(kind, raw))
         log.info("fetched an object that no watch had brought", kind=resource.label, name=missing.name)
         return True
 
@@ -181,12 +181,7 @@ class ClusterCache(Store):
             return None
         missing = MissingObjectError("Pod", f"{namespace}/{name}", "a request")
         raw = await self._get(missing, resources.PODS.path(namespace, name))
-        if raw is None:
-            return None
-        try:
-            _, pod = KINDS[resources.PODS.group, resources.PODS.kind].decode(raw)
-        except ObjectError as error:
-            raise ResolutionError(f"{error}, so nothing can be decided") from error
+        _, pod = (None, None) if raw is None else _decode_fetched(KINDS[resources.PODS.group, resources.PODS.kind], raw)
         return pod if isinstance(pod, Pod) else None
 
     async def _get(self, missing: MissingObjectError, path: str) -> bytes | None:
@@ -194,13 +189,6 @@ class ClusterCache(Store):
             return await self._client.find(path, FETCH_TIMEOUT)
         except ApiError as error:
             raise ResolutionError(f"cannot look for {missing.kind} {missing.name}: {error}") from error
-
-    def _apply_object(self, kind: SnapshotKind, raw: bytes) -> None:
-        try:
-            key, value = kind.decode(raw)
-        except ObjectError as error:
-            raise ResolutionError(f"{error}, so nothing can be decided") from error
-        self[kind.field].change(key, value)
 
     @contextmanager
     def listening(self, *keys: ObjectKey) -> Iterator[asyncio.Event]:
@@ -239,6 +227,13 @@ class ClusterCache(Store):
             for field, objects in self.kinds.items():
                 objects.rebase(snapshot[field])
         return self._state
+
+
+def _decode_fetched(kind: SnapshotKind, raw: bytes) -> tuple[Key, object | None]:
+    try:
+        return kind.decode(raw)
+    except ObjectError as error:
+        raise ResolutionError(f"{error}, so nothing can be decided") from error
 
 
 def _decoder(kind: SnapshotKind, objects: Objects[object]) -> Decode[object]:

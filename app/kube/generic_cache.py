@@ -6,7 +6,7 @@ needs it. The cost is proportional to the changes.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from functools import partial, reduce
 from operator import attrgetter
 from typing import Any, Final, Protocol
 
@@ -110,8 +110,6 @@ _KINDS: Final[Mapping[str, _Kind]] = {
     "replicasets": _controller_kind(resources.REPLICA_SETS, generic.REPLICA_SET),
     "statefulsets": _controller_kind(resources.STATEFUL_SETS, generic.STATEFUL_SET),
 }
-# They are in the first state of a cluster; objects of the other kinds are added to it.
-_FIRST_KINDS: Final = ("nodes", "pods", "services")
 
 
 class GenericCache(Store):
@@ -166,7 +164,12 @@ class GenericCache(Store):
         pending = self._pending
         self._pending = {}
         if self._state is None:
-            self._state = self._first_state()
+            kinds = {kind: objects.values() for kind, objects in self.kinds.items()}
+            # The first state of a cluster has these; objects of the other kinds are added to it.
+            nodes, pods, services = (kinds.pop(kind, ()) for kind in ("nodes", "pods", "services"))
+            self._state = GenericClusterState.of(nodes, map(self._effective_pod, pods), services)
+            for kind, values in kinds.items():
+                self._state = reduce(_KINDS[kind].put, values, self._state)
             return self._state
         for kind, key in pending:
             entry = _KINDS[kind]
@@ -176,15 +179,6 @@ class GenericCache(Store):
             else:
                 self._state = entry.put(self._state, self._effective_pod(value) if kind == "pods" else value)
         return self._state
-
-    def _first_state(self) -> GenericClusterState:
-        kinds = {kind: objects.values() for kind, objects in self.kinds.items()}
-        nodes, pods, services = (kinds.pop(kind, ()) for kind in _FIRST_KINDS)
-        state = GenericClusterState.of(nodes, map(self._effective_pod, pods), services)
-        for kind, values in kinds.items():
-            for value in values:
-                state = _KINDS[kind].put(state, value)
-        return state
 
     def _effective_pod(self, pod: generic.PendingPod) -> Pod:
         return pod.pod if self._observer is None else self._observer.effective_pod(pod)

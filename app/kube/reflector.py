@@ -13,6 +13,7 @@ watch reaches that version, or ends at its time-out.
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from enum import Enum, StrEnum
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -240,7 +241,11 @@ class Reflector(Generic[_Value]):
         try:
             key, value = self._decode(raw)
         except ObjectError as error:
-            unreadable[_raw_key(raw)] = str(error)
+            name: Key | None = None
+            with suppress(msgspec.DecodeError):
+                meta = msgspec.json.decode(raw, type=_Object).metadata
+                name = (meta.namespace, meta.name)
+            unreadable[name] = str(error)
             log.warning("left out an object that cannot be read", problem=str(error))
             return
         self._key_type = type(key)
@@ -334,33 +339,27 @@ class Reflector(Generic[_Value]):
             raise _RelistError(f"{self.label}: the watch ended: {status.message} (HTTP {status.code})")
         meta = msgspec.json.decode(event.object, type=_Object).metadata
         if event.type != "BOOKMARK":
-            self._handle_event(event, meta)
+            self._handle_event(event, (meta.namespace, meta.name))
             self.status.changed_version = meta.resource_version
         self.status.resource_version = meta.resource_version
 
-    def _handle_event(self, event: _Event, meta: _Meta) -> None:
+    def _handle_event(self, event: _Event, name: tuple[str, str]) -> None:
         if event.type not in ("ADDED", "MODIFIED", "DELETED"):
             raise _RelistError(f"{self.label}: the watch sent an unknown event {event.type}")
-        name: Key | None = (meta.namespace, meta.name)
+        deleted = event.type == "DELETED"
+        self.status.unreadable.pop(name, None)
         try:
             key, value = self._decode(event.object)
         except ObjectError as error:
-            self._leave_out(meta, "" if event.type == "DELETED" else str(error))
+            if not deleted:
+                self.status.unreadable[name] = str(error)
+                log.warning("left out an object that cannot be read", problem=str(error))
+            # The next process would start without the object, so this one must not keep its last readable state.
+            if self._key_type is not None:
+                self._handler.change(name if self._key_type is tuple else name[1], None)
             return
-        self.status.unreadable.pop(name, None)
         self._key_type = type(key)
-        self._handler.change(key, None if event.type == "DELETED" else value)
-
-    def _leave_out(self, meta: _Meta, problem: str) -> None:
-        """Removes an object that cannot be read, or that was deleted (no problem)."""
-        name = (meta.namespace, meta.name)
-        self.status.unreadable.pop(name, None)
-        if problem:
-            self.status.unreadable[name] = problem
-            log.warning("left out an object that cannot be read", problem=problem)
-        # The next process would start without the object, so this one must not keep its last readable state.
-        if self._key_type is not None:
-            self._handler.change(name if self._key_type is tuple else meta.name, None)
+        self._handler.change(key, None if deleted else value)
 
     def _note_connection(self) -> None:
         self.status.phase = Phase.SYNCED
@@ -394,21 +393,10 @@ class Reflector(Generic[_Value]):
 
     async def _sleep(self, seconds: float) -> None:
         """Sleeps unless a caller waits to catch up."""
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(0 if self._caught_up < self._requested else seconds):
                 await self._wake.wait()
-        except TimeoutError:
-            return
-        finally:
-            self._wake.clear()
-
-
-def _raw_key(raw: msgspec.Raw) -> Key | None:
-    try:
-        meta = msgspec.json.decode(raw, type=_Object).metadata
-    except msgspec.DecodeError:
-        return None
-    return (meta.namespace, meta.name)
+        self._wake.clear()
 
 
 def _reaches(version: str, target: str) -> bool:

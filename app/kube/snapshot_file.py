@@ -305,14 +305,12 @@ def _policy_warnings(state: GenericClusterState, pods: Iterable[generic.PendingP
         yield problem.format("capacity", _POD_COUNT_RULE)
     if _ALLOCATABLE_RULE in rules and not any(node.allocatable.get("pods") for node in nodes):
         yield problem.format("allocatable", _ALLOCATABLE_RULE)
-    if _NAMESPACE_RULE in rules and not state.namespaces and any(map(_selects_namespaces, pods)):
+    constraints = (pending.pod.scheduling.constraints for pending in pods)
+    terms = (term for each in constraints for term in (*each.pod_affinity, *each.pod_anti_affinity))
+    selectors = (term.namespace_selector for term in terms)
+    selective = (selector for selector in selectors if selector is not None and not selector.matches_everything)
+    if _NAMESPACE_RULE in rules and not state.namespaces and any(True for _ in selective):
         yield f"no namespaces, whose labels {_NAMESPACE_RULE} reads for these pods: add them to the file"
-
-
-def _selects_namespaces(pending: generic.PendingPod) -> bool:
-    constraints = pending.pod.scheduling.constraints
-    selectors = [term.namespace_selector for term in (*constraints.pod_affinity, *constraints.pod_anti_affinity)]
-    return any(selector is not None and not selector.matches_everything for selector in selectors)
 
 
 _WORKLOAD_GROUPS: Final = frozenset({"apps", "batch"})

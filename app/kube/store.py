@@ -209,6 +209,11 @@ class Store:
         )
         return list(islice(problems, MAX_UNREADABLE_LISTED))
 
+    @property
+    def problem(self) -> str:
+        """Why the objects cannot be used now, in one sentence, or ""."""
+        return self.problem_of()
+
     def problem_of(self, keys: Iterable[str] | None = None) -> str:
         """Returns why a kind cannot be used now, or "". With `keys` only these kinds are checked."""
         now = self._timing.clock()
@@ -251,10 +256,6 @@ class ConfigMapCache(Store):
     def data(self) -> Mapping[str, str]:
         """Another mapping after every change."""
         return next(self[self._name].values(), _NO_DATA)
-
-    @property
-    def problem(self) -> str:
-        return self.problem_of()
 
 
 def _decode(raw: bytes | msgspec.Raw) -> tuple[Key, Mapping[str, str] | None]:

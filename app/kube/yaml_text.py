@@ -111,17 +111,28 @@ def position(text: bytes, error: ObjectError) -> str:
     if len(text) > MAX_BYTES:
         return ""
     field = _field_path(error.field)
-    if text.lstrip()[:1] == b"{":
-        paths = [path for path, raw in _objects(msgspec.json.decode(text), ()) if _matches_subject(raw, error.subject)]
-        content = text.decode()
-        return line_and_column(content, find_offset(content, (*paths[-1], *field))) if paths else ""
-    documents = yaml.compose_all(text, Loader=_KubernetesLoader)
-    nodes = [
-        node for document in documents for node in _nodes(document) if _matches_subject(_plain(node), error.subject)
-    ]
-    if not nodes:
+    is_json = text.lstrip()[:1] == b"{"
+    documents = [msgspec.json.decode(text)] if is_json else load_yaml(text)
+    objects = ((number, *each) for number, document in enumerate(documents) for each in _objects(document, ()))
+    paths = [(number, (*path, *field)) for number, path, raw in objects if _matches_subject(raw, error.subject)]
+    if not paths:
         return ""
-    mark = _descend(nodes[-1], field).start_mark
+    number, path = paths[-1]
+    if is_json:
+        content = text.decode()
+        return line_and_column(content, find_offset(content, path))
+    node = list(yaml.compose_all(text, Loader=_KubernetesLoader))[number]
+    # The node of the path, or the innermost one around it that exists.
+    for part in path:
+        if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+            node = node.value[part]
+            continue
+        entries = node.value if isinstance(node, yaml.MappingNode) else ()
+        following = next((value for key, value in entries if str(key.value) == str(part)), None)
+        if following is None:
+            break
+        node = following
+    mark = node.start_mark
     return f"line {mark.line + 1}, column {mark.column + 1}"
 
 
@@ -153,36 +164,3 @@ def _objects(value: object, path: Path) -> list[tuple[Path, object]]:
         nested = (_objects(item, (*path, "items", index)) for index, item in enumerate(items))
         return list(chain.from_iterable(nested))
     return [(path, value)]
-
-
-def _nodes(node: yaml.Node | None) -> list[yaml.Node]:
-    items = _descend(node, ("items",)) if isinstance(node, yaml.MappingNode) else None
-    if isinstance(items, yaml.SequenceNode):
-        return list(chain.from_iterable(map(_nodes, items.value)))
-    return [] if node is None else [node]
-
-
-def _plain(node: yaml.Node) -> object:
-    entries = _entries(node)
-    metadata = _entries(entries.get("metadata"))
-    names = {key: value.value for key, value in metadata.items() if key in ("name", "namespace")}
-    plain: dict[str, object] = {key: entries[key].value for key in ("kind", "apiVersion") if key in entries}
-    return {**plain, "metadata": names}
-
-
-def _entries(node: yaml.Node | None) -> dict[str, yaml.Node]:
-    if not isinstance(node, yaml.MappingNode):
-        return {}
-    return {str(key.value): value for key, value in node.value}
-
-
-def _descend(node: yaml.Node, path: Path) -> yaml.Node:
-    """Returns the node of a path, or the innermost one around it that exists."""
-    for part in path:
-        if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
-            node = node.value[part]
-        elif str(part) in _entries(node):
-            node = _entries(node)[str(part)]
-        else:
-            break
-    return node

@@ -5,6 +5,7 @@ leader_loop    runs a program while this process leads
 server         serves HTTP next to a service, until a signal
 probes         /healthz, /readyz and /metrics; what the metrics of several programs share
 work_queue     keys to handle, one worker per key at a time
+event_recorder  Events about objects, and the dispatcher of calls that no work waits for
 decision_thread  the thread that runs the core's decisions, the most urgent first
 logs           structured logs
 """

@@ -19,6 +19,7 @@ the condition True, which the API server does itself.
 
 import asyncio
 import math
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -31,8 +32,8 @@ from msgspec import Struct
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 
 from app.kube.client import STRATEGIC_MERGE_PATCH, ApiError, KubeClient, pages
-from app.kube.event_recorder import EVENT, ApiDispatcher, EventRecorder
 from app.kube.resources import CLAIMS, PODS, STORAGE_CLASSES
+from app.runtime.event_recorder import EVENT, ApiDispatcher, EventRecorder
 from app.runtime.probes import BUCKETS, LabelledCounter
 from app.settings import LOADED, REFUSED
 from scheduler_core.backoff import Backoff
@@ -40,7 +41,6 @@ from scheduler_core.caches import LruMap
 from scheduler_core.convert.generic import PendingPod, binding, not_scheduled_patch, pending_pod, selected_node_patch
 from scheduler_core.convert.kube import CLAIM, POD, STORAGE_CLASS, ObjectReference, truncate_message
 from scheduler_core.errors import CoreError, MissingObjectError, ObjectError, ResolutionError
-from scheduler_core.model import kube
 from scheduler_core.model.kube import Pod
 
 log = structlog.get_logger("binding")
@@ -74,14 +74,17 @@ class Binder:
     def __init__(self, client: KubeClient, leads: Callable[[], bool]) -> None:
         self._client = client
         self._leads = leads
-        self._attempts: dict[_ClaimKey, list[_BindingAttempt]] = {}
+        self._attempts: defaultdict[_ClaimKey, list[_BindingAttempt]] = defaultdict(list)
 
     async def bind(self, pending: PendingPod, node: str) -> str:
         """Binds a pod; returns why that failed, "" if it did not."""
         attempt = _BindingAttempt(pending.pod, node)
         claims = sorted({(pending.pod.namespace, volume.claim) for volume in pending.pod.volumes})
         # Before anything is read, and all at once: a later attempt sees this one, and two attempts never wait for each other.
-        conflicts = {claim: self._register(claim, attempt) for claim in claims}
+        conflicts: dict[_ClaimKey, _BindingAttempt | None] = {}
+        for claim in claims:
+            conflicts[claim] = next((each for each in self._attempts[claim] if each.node != node), None)
+            self._attempts[claim].append(attempt)
         try:
             # Before the pod is bound: a claim whose class waits for its first consumer is not provisioned otherwise.
             for claim, conflict in conflicts.items():
@@ -91,7 +94,9 @@ class Binder:
             return str(error)
         finally:
             for claim in claims:
-                self._unregister(claim, attempt)
+                self._attempts[claim].remove(attempt)
+                if not self._attempts[claim]:
+                    del self._attempts[claim]
 
     async def _bind_pod(self, pod: Pod, node: str) -> str:
         """Binds a pod whose claims have their node; returns and raises as `bind`."""
@@ -147,22 +152,15 @@ class Binder:
             raise CoreError(_POD_GONE)
         return current.pod.node_name
 
-    def _register(self, claim: _ClaimKey, attempt: _BindingAttempt) -> _BindingAttempt | None:
-        """Adds an attempt; returns an attempt for a different node, if any."""
-        attempts = self._attempts.setdefault(claim, [])
-        attempts.append(attempt)
-        return next((earlier for earlier in attempts if earlier.node != attempt.node), None)
-
-    def _unregister(self, claim: _ClaimKey, attempt: _BindingAttempt) -> None:
-        remaining = [entry for entry in self._attempts.pop(claim) if entry is not attempt]
-        if remaining:
-            self._attempts[claim] = remaining
-
     async def _select_node(self, key: _ClaimKey, attempt: _BindingAttempt, conflict: _BindingAttempt | None) -> None:
         """Selects the node of a claim that waits for its first consumer, or raises a CoreError."""
         path = CLAIMS.path(*key)
         claim = CLAIM.decode(await self._client.get(path))
-        if not await self._waits_for_node(claim):
+        class_name = claim.spec.storage_class
+        if claim.spec.volume_name or not class_name:
+            return
+        storage_class = STORAGE_CLASS.decode(await self._client.get(STORAGE_CLASSES.path(name=class_name)))
+        if not storage_class.waits_for_consumer:
             return
         if conflict is not None:
             raise _claim_conflict(key, conflict.node, conflict.pod.key)
@@ -182,12 +180,6 @@ class Binder:
                 mounts = any(volume.claim == name for volume in bound_pod.volumes)
                 if mounts and bound_pod.node_name and bound_pod.live and bound_pod.uid != pod.uid:
                     raise _claim_conflict(claim, selected_node, bound_pod.key)
-
-    async def _waits_for_node(self, claim: kube.Claim) -> bool:
-        class_name = claim.spec.storage_class
-        if claim.spec.volume_name or not class_name:
-            return False
-        return STORAGE_CLASS.decode(await self._client.get(STORAGE_CLASSES.path(name=class_name))).waits_for_consumer
 
 
 def _end_of_work(error: ApiError) -> float:
@@ -215,23 +207,23 @@ async def check_claims(client: KubeClient, pod: Pod) -> None:
     names = sorted({volume.claim for volume in pod.volumes})[:MAX_CLAIMS]
     if not names:
         return
+
+    async def find_problem(name: str) -> ResolutionError | None:
+        with suppress(ApiError, ObjectError):
+            raw = await client.find(CLAIMS.path(pod.namespace, name))
+            if raw is None:
+                return MissingObjectError(CLAIMS.kind, f"{pod.namespace}/{name}", f"pod {pod.key}")
+            if CLAIM.decode(raw).deleting:
+                deleting = f"{CLAIMS.kind} {pod.namespace}/{name} is being deleted (named by pod {pod.key})"
+                return ResolutionError(deleting)
+        return None
+
     problems: list[ResolutionError | None] = []
     with suppress(TimeoutError):
         async with asyncio.timeout(TIMEOUT):
-            problems = await asyncio.gather(*(_claim_problem(client, pod, name) for name in names))
+            problems = await asyncio.gather(*map(find_problem, names))
     for problem in filter(None, problems):
         raise problem
-
-
-async def _claim_problem(client: KubeClient, pod: Pod, name: str) -> ResolutionError | None:
-    try:
-        claim = CLAIM.decode(await client.get(CLAIMS.path(pod.namespace, name)))
-    except ApiError as error:
-        return MissingObjectError(CLAIMS.kind, f"{pod.namespace}/{name}", f"pod {pod.key}") if error.not_found else None
-    except ObjectError:
-        return None
-    deleting = f"{CLAIMS.kind} {pod.namespace}/{name} is being deleted (named by pod {pod.key})"
-    return ResolutionError(deleting) if claim.deleting else None
 
 
 PREFIX: Final = "longhorn_generic_scheduler"
@@ -306,20 +298,10 @@ class PodReporter:
         await self._dispatcher.wait_until_idle()
 
     async def _write(self, uid: str, condition: _Condition) -> None:
-        if not await self._patch_pod(condition):
-            self._forget(uid, condition)
-
-    def _forget(self, uid: str, condition: _Condition) -> None:
-        if self._latest.get(uid) is condition:
-            self._latest.pop(uid)
-
-    async def _patch_pod(self, condition: _Condition) -> bool:
-        """Writes the condition of a pod without node; returns whether it exists."""
+        """Writes the condition of a pod without node, if the pod exists."""
         pod = condition.pod
         now = self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        reads = 0
-        while True:
-            reads += 1
+        for reads in count(1):
             try:
                 raw = await self._client.get(PODS.path(pod.namespace, pod.name))
                 patch = not_scheduled_patch(raw, pod.uid, condition.reason, condition.message, now)
@@ -328,11 +310,16 @@ class PodReporter:
                     await self._client.patch(path, patch, STRATEGIC_MERGE_PATCH)
             except ApiError as error:
                 if error.not_found:
-                    return False
-                if not error.conflict or reads == _MAX_READS:
+                    self._forget(uid, condition)
+                elif not error.conflict or reads == _MAX_READS:
                     raise
-            else:
-                return True
+                else:
+                    continue
+            return
+
+    def _forget(self, uid: str, condition: _Condition) -> None:
+        if self._latest.get(uid) is condition:
+            self._latest.pop(uid)
 
 
 class SchedulerMetrics:

@@ -236,10 +236,15 @@ class LonghornCache:
         self.bound.pop(key, None)
 
     def _drop_shown_pods(self) -> None:
+        """Drops the pods whose Binding, or something later, the cache shows."""
         pods = self.cache.state().view.snapshot.pods
-        shown = [key for key, pod in self.bound.items() if key in pods and _shows_binding(pods[key], pod)]
-        for key in shown:
-            del self.bound[key]
+        for key, bound in list(self.bound.items()):
+            shown = pods.get(key)
+            # The pod has a node or has ended, or is a later pod of the name.
+            if shown is not None and (
+                bool(shown.node_name) or not shown.live if shown.uid == bound.uid else shown.version >= bound.version
+            ):
+                del self.bound[key]
 
     @property
     def version(self) -> int:
@@ -258,14 +263,6 @@ class LonghornCache:
         self._drop_shown_pods()
         bound = binding_changes((pod, pod.node_name) for pod in self.bound.values())
         return self._facts.of(pending, _bind(self.cache.state(), {**bound, **assumed}, self._now()))
-
-
-def _shows_binding(shown: Pod, bound: Pod) -> bool:
-    """Whether the cache shows a pod's Binding, or something later."""
-    # The pod has a node or has ended, or is a later pod of the name.
-    if shown.uid == bound.uid:
-        return bool(shown.node_name) or not shown.live
-    return shown.version >= bound.version
 
 
 class LonghornSnapshot:

@@ -103,12 +103,9 @@ class GenericScheduler:
         self._no_bindings.set()
         self._deciding = asyncio.Lock()
         self._runner = parts.runner
-        self._connect_metrics()
-
-    def _connect_metrics(self) -> None:
-        metrics = self.metrics
-        if self._config.file is not None:
-            self._config.file.subscribe(metrics.policy_reloads.count)
+        metrics = parts.metrics
+        if config.file is not None:
+            config.file.subscribe(metrics.policy_reloads.count)
         metrics.add_gauge(
             "policy_pending",
             "Whether a newer policy waits until what it reads is known",
@@ -223,7 +220,10 @@ class GenericScheduler:
         for _ in range(_MAX_DECISIONS):
             before = self.cache.state()
             result: ScheduleResult | None = None
-            problem = self._unsupported_problem(pending)
+            problem = ""
+            if self._config.unsupported is UnsupportedMode.REFUSE:
+                unread = unsupported_constraints(pending.pod, self.policy_in_force.policy)
+                problem = f"{unsupported_message(unread)}; see --unsupported-constraints" if unread else ""
             try:
                 result = None if problem else await self._decide(pending)
             except ResolutionError as error:
@@ -263,13 +263,6 @@ class GenericScheduler:
         return await self._runner.run(
             partial(decide, pending.pod, self.cache.state(), policy, config.select_host, facts_for, config.unsupported)
         )
-
-    def _unsupported_problem(self, pending: PendingPod) -> str:
-        """Returns why constraints that the policy does not read refuse a pod, "" if none matters."""
-        if self._config.unsupported is not UnsupportedMode.REFUSE:
-            return ""
-        constraints = unsupported_constraints(pending.pod, self.policy_in_force.policy)
-        return f"{unsupported_message(constraints)}; see --unsupported-constraints" if constraints else ""
 
     def _warn_about_constraints(self, pending: PendingPod, node: str) -> None:
         if self._config.unsupported is not UnsupportedMode.WARN:

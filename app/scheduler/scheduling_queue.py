@@ -125,8 +125,5 @@ def _shorten_backoff(queued: _QueuedPod, now: float) -> None:
 def _schedules_alike(first: PendingPod, second: PendingPod) -> bool:
     """Whether nothing differs that an attempt depends on."""
     # The condition that an attempt leaves on its pod must not cause the next attempt.
-    return first == second or _without_condition(first) == _without_condition(second)
-
-
-def _without_condition(pending: PendingPod) -> PendingPod:
-    return replace(pending, pod=replace(pending.pod, version=0, unschedulable=""))
+    as_first = replace(second.pod, version=first.pod.version, unschedulable=first.pod.unschedulable)
+    return first == replace(second, pod=as_first)

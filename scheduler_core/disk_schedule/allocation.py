@@ -62,7 +62,13 @@ def allocate(
     conditions stay as they are.
     """
     draft = _Draft(spec, status, limit, occupancy)
-    for kind, name in _unsatisfied_requests(spec, draft):
+    unsatisfied = [
+        (kind, name)
+        for kind in RequestKind
+        for name, size in sorted(spec.requests(kind).items(), key=lambda request: request[0])
+        if size is None or size > draft.size((kind, name))
+    ]
+    for kind, name in sorted(unsatisfied, key=lambda key: (not draft.restores(key), draft.size(key) == 0)):
         draft.serve(kind, name)
     status = status.with_allocations(
         lambda kind: {
@@ -76,7 +82,14 @@ class _Draft:
     def __init__(
         self, spec: DiskScheduleSpec, status: DiskScheduleStatus, limit: Limit, occupancy: DiskOccupancy
     ) -> None:
-        self.held = _current_allocations(spec, status)  # the allocations by kind and name
+        self.held: dict[_Key, Allocation] = {}  # the allocations by kind and name
+        for kind in RequestKind:
+            for name, size in spec.requests(kind).items():
+                entry = status.allocations(kind).get(name)
+                if entry is not None and size != 0:
+                    if size is not None and entry.size >= size:
+                        entry = Allocation(AllocationState.SCHEDULED, size)
+                    self.held[kind, name] = entry
         self.total = sum(entry.size for entry in self.held.values())  # the sum of all that is held, in bytes
         # Bytes that occupants with data do not hold yet, by kind and name.
         self.lacking = {
@@ -110,20 +123,19 @@ class _Draft:
 
     def _serve_image(self, key: _Key) -> None:
         """Grants a new copy together with a replica that waits for it, or alone if none does."""
-        waiting = self._waiting_replicas(key[1]) if not self.size(key) and key not in self.lacking else []
+        waiting: list[str] = []
+        if not self.size(key) and key not in self.lacking:
+            waiting = sorted(
+                name
+                for name, occupant in self._occupancy.replicas.items()
+                if occupant.waits_for == key[1] and not self.size((RequestKind.REPLICA, name))
+            )
         requests = [name for name in waiting if self._spec.replicas.get(name)]
         if waiting and not requests:
             return
         choices = [[key, (RequestKind.REPLICA, name)] for name in requests] or [[key]]
         if not any(self._grant_together(choice) for choice in choices):
             self._reject(key)
-
-    def _waiting_replicas(self, image: str) -> list[str]:
-        return sorted(
-            name
-            for name, occupant in self._occupancy.replicas.items()
-            if occupant.waits_for == image and not self.size((RequestKind.REPLICA, name))
-        )
 
     def _may_decide_replica(self, replica: str) -> bool:
         """Whether a replica's request can be decided as far as its backing image is concerned."""
@@ -148,46 +160,20 @@ class _Draft:
             reserved -= sum(min(self.lacking.get(key, 0), additional) for key, additional in growth.items())
         granted = self._limit.grants(self.total + reserved, sum(growth.values()))
         for key, size in sizes.items():
-            if granted:
-                self._grant(key, size)
-            else:
+            if not granted:
                 self._reject(key)
+                continue
+            self.total += growth[key]
+            self.held[key] = Allocation(AllocationState.SCHEDULED, size)
+            # A request may ask for less than its occupant needs: what it lacks then stays reserved.
+            if self.lacking.get(key, 0) > growth[key]:
+                self.lacking[key] -= growth[key]
+            else:
+                self.lacking.pop(key, None)
         return granted
-
-    def _grant(self, key: _Key, size: int) -> None:
-        growth = size - self.size(key)
-        self.total += growth
-        self.held[key] = Allocation(AllocationState.SCHEDULED, size)
-        # A request may ask for less than its occupant needs: what it lacks then stays reserved.
-        if self.lacking.get(key, 0) > growth:
-            self.lacking[key] -= growth
-        else:
-            self.lacking.pop(key, None)
 
     def _reject(self, key: _Key) -> None:
         self.held[key] = Allocation(AllocationState.REJECTED, self.size(key))
-
-
-def _current_allocations(spec: DiskScheduleSpec, status: DiskScheduleStatus) -> dict[_Key, Allocation]:
-    current: dict[_Key, Allocation] = {}
-    for kind in RequestKind:
-        for name, size in spec.requests(kind).items():
-            entry = status.allocations(kind).get(name)
-            if entry is not None and size != 0:
-                if size is not None and entry.size >= size:
-                    entry = Allocation(AllocationState.SCHEDULED, size)
-                current[kind, name] = entry
-    return current
-
-
-def _unsatisfied_requests(spec: DiskScheduleSpec, draft: _Draft) -> list[_Key]:
-    requests = [
-        (kind, name)
-        for kind in RequestKind
-        for name, size in sorted(spec.requests(kind).items(), key=lambda request: request[0])
-        if size is None or size > draft.size((kind, name))
-    ]
-    return sorted(requests, key=lambda key: (not draft.restores(key), draft.size(key) == 0))
 
 
 def claims(requests: Requests, allocations: Allocations) -> dict[str, int]:

@@ -7,6 +7,7 @@ comes first.
 
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from itertools import islice
 
 from msgspec import Struct
 
@@ -68,8 +69,15 @@ def decide_image(snapshot: ImageSnapshot) -> ImageDecision:
         return ImageDecision(writes, frozenset(sorted(disks)[:1]), requeue=True)
     refused = frozenset(uuid for uuid in image.wanted_disks - snapshot.needed_disks if _refuses_copy(snapshot, uuid))
     missing_copies = max(1, image.min_copies) - len(disks - refused)
-    willing_disks = tuple(uuid for uuid in snapshot.candidates if uuid not in disks and _would_grant(snapshot, uuid))
-    new_disks = willing_disks[: max(0, missing_copies)]
+    willing_disks = (
+        uuid
+        for uuid in snapshot.candidates
+        if uuid not in disks
+        and uuid in snapshot.space
+        and snapshot.space[uuid].grants(image.size)
+        and not _has_old_answer(snapshot, uuid)
+    )
+    new_disks = tuple(islice(willing_disks, max(0, missing_copies)))
     requested_disks = sorted({*(disks - refused), *new_disks})
     requests = tuple(
         SetRequirement(uuid, RequestKind.BACKING_IMAGE, image.name, image.size)
@@ -77,11 +85,7 @@ def decide_image(snapshot: ImageSnapshot) -> ImageDecision:
         if _needs_request(snapshot, uuid)
     )
     return ImageDecision(
-        writes=(
-            *strays,
-            *_copy_changes(image, (*added, *new_disks), tuple(sorted(refused))),
-            *requests,
-        ),
+        writes=(*strays, *_copy_changes(image, (*added, *new_disks), tuple(sorted(refused))), *requests),
         ready=frozenset(uuid for uuid in disks - refused if _holds_space(snapshot, uuid)),
         requeue=len(new_disks) < missing_copies or any(_needs_requeue(snapshot, uuid) for uuid in requested_disks),
         shortage=_shortage(snapshot, missing_copies - len(new_disks)),
@@ -119,27 +123,20 @@ def _withdrawals(snapshot: ImageSnapshot, disks: AbstractSet[str]) -> tuple[Writ
 def _refuses_copy(snapshot: ImageSnapshot, uuid: str) -> bool:
     if snapshot.image.copy_states.get(uuid, "") not in occupancy.NOT_STARTED:
         return False
-    if uuid not in snapshot.schedules:
-        return not any(_may_list(node, uuid) for node in snapshot.nodes.values())
-    return snapshot.schedules[uuid].deleting or _rejects_request(snapshot, uuid)
-
-
-def _may_list(node: reconcile.NodeLookup, uuid: str) -> bool:
-    """Whether a node's status lists, or may list, a disk."""
-    # Node sync will then create its DiskSchedule, or the cache does not show it yet.
-    if isinstance(node, Node):
-        return any(disk.uuid == uuid and disk.in_status for disk in node.disks)
-    return node is not None
+    if uuid in snapshot.schedules:
+        return snapshot.schedules[uuid].deleting or _rejects_request(snapshot, uuid)
+    # If a node's status lists the disk, or may list it, node sync will create its DiskSchedule, or the cache does not show it yet.
+    nodes = [node for node in snapshot.nodes.values() if node is not None]
+    disks = {disk.uuid for node in nodes if isinstance(node, Node) for disk in node.disks if disk.in_status}
+    return uuid not in disks and all(isinstance(node, Node) for node in nodes)
 
 
 def _needs_request(snapshot: ImageSnapshot, uuid: str) -> bool:
     schedule = snapshot.schedules.get(uuid)
     size = snapshot.image.size
-    if schedule is None:
-        return False
-    requested = schedule.spec.backing_images.get(snapshot.image.name)
+    requested = schedule.spec.backing_images.get(snapshot.image.name) if schedule else size
     # A DiskSchedule that is being deleted gets no new or larger request: it is to become empty.
-    return requested != size and not (schedule.deleting and (requested or 0) < size)
+    return schedule is not None and requested != size and not (schedule.deleting and (requested or 0) < size)
 
 
 def _needs_requeue(snapshot: ImageSnapshot, uuid: str) -> bool:
@@ -162,11 +159,6 @@ def _holds_space(snapshot: ImageSnapshot, uuid: str) -> bool:
     schedule = snapshot.schedules.get(uuid)
     allocation = schedule.status.backing_images.get(snapshot.image.name) if schedule else None
     return allocation is not None and allocation.size >= snapshot.image.size
-
-
-def _would_grant(snapshot: ImageSnapshot, uuid: str) -> bool:
-    space = snapshot.space.get(uuid)
-    return space is not None and space.grants(snapshot.image.size) and not _has_old_answer(snapshot, uuid)
 
 
 def _has_old_answer(snapshot: ImageSnapshot, uuid: str) -> bool:

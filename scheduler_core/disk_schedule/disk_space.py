@@ -93,9 +93,8 @@ def disk_space(schedule: DiskSchedule, node: NodeLookup, occupancy: DiskOccupanc
     place = schedule.spec.node, schedule.spec.disk
     if limit.reason or limit.available is None:
         return DiskSpace(*place, 0, limit.message, undecided=isinstance(node, Fault))
-    return DiskSpace(
-        *place, limit.available - taken_bytes(schedule, occupancy.with_adoption(schedule.adoption, schedule.spec))
-    )
+    taken = taken_bytes(schedule, occupancy.with_adoption(schedule.adoption, schedule.spec))
+    return DiskSpace(*place, limit.available - taken)
 
 
 class DiskAccounting(Struct, frozen=True):
@@ -108,21 +107,14 @@ class DiskAccounting(Struct, frozen=True):
 def account(disk: Disk, schedule: DiskSchedule, unlisted_replicas: Iterable[Replica]) -> DiskAccounting:
     """Returns what the DiskSchedule of a disk adds. A new request that the DiskSchedule rejected counts 0 there, and so
     does its Replica, which is about to leave; if Longhorn's status lists the replica, it still counts for Longhorn's
-    rules. A replica that is not in the DiskSchedule will be requested, so it counts for both.
-
-    Args:
-        disk: the disk, as the node's status describes it
-        schedule: the disk's DiskSchedule
-        unlisted_replicas: replicas placed on the disk that the node's status does not list yet
+    rules. A replica that is not in the DiskSchedule will be requested, so it counts for both. `unlisted_replicas` are
+    placed on the disk, and the node's status does not list them yet.
     """
     placed = {replica.name: replica.size for replica in unlisted_replicas}
     spec, status = schedule.spec, schedule.status
     replicas = _count_kind(disk.scheduled_replicas, placed, spec.replicas, status.replicas)
     images = _count_kind(disk.scheduled_backing_images, {}, spec.backing_images, status.backing_images)
-    return DiskAccounting(
-        uncounted=replicas[0] + images[0],
-        free=disk.storage_available - replicas[1] - images[1],
-    )
+    return DiskAccounting(replicas[0] + images[0], disk.storage_available - replicas[1] - images[1])
 
 
 def _count_kind(
@@ -249,8 +241,6 @@ class _Needs:
 
     def of(self, uuid: str) -> int:
         """The bytes that the replica needs on a disk, with its backing image if that claims nothing there yet."""
-        if not self._image:
-            return self.size
         return self.size + unclaimed_image_bytes(self._view.schedules.get(uuid), self._image, self._image_size)
 
     def grants(self, uuid: str) -> bool:
@@ -268,21 +258,20 @@ class _Needs:
         # The answer looks like a grant: placed there again, the replica could start before the new request is written.
         return schedule is not None and self._replica.name in schedule.status.replicas
 
-    def _close(self, name: str, disk: Disk) -> Disk:
-        space = self._view.space.get(disk.uuid)
-        # A moved disk's UUID is listed twice. The entry that its DiskSchedule does not name may look open while every request is
-        # refused, and the replica would choose it again and again.
-        able = space is not None and (space.node, space.disk) == (name, disk.name) and self.grants(disk.uuid)
-        return disk if able else replace(disk, allow_scheduling=False)
-
     def closed_nodes(self, names: AbstractSet[str]) -> dict[str, Node]:
         """Returns these nodes, in order of their names, with every disk closed that would reject the request."""
-        nodes = self._view.cluster.nodes
-        return {
-            name: replace(nodes[name], disks=tuple(self._close(name, disk) for disk in nodes[name].disks))
-            for name in sorted(names)
-            if name in nodes
-        }
+        closed: dict[str, Node] = {}
+        for name in sorted(names & self._view.cluster.nodes.keys()):
+            node = self._view.cluster.nodes[name]
+            disks: list[Disk] = []
+            for disk in node.disks:
+                space = self._view.space.get(disk.uuid)
+                # A moved disk's UUID is listed twice. The entry that its DiskSchedule does not name may look open while every request is
+                # refused, and the replica would choose it again and again.
+                able = space is not None and (space.node, space.disk) == (name, disk.name) and self.grants(disk.uuid)
+                disks.append(disk if able else replace(disk, allow_scheduling=False))
+            closed[name] = replace(node, disks=tuple(disks))
+        return closed
 
     def explain(self) -> DiskChoice:
         ranked = sorted(self._view.space.items(), key=lambda entry: (bool(entry[1].problem), -entry[1].free, entry[0]))
@@ -305,6 +294,6 @@ class _Needs:
 
 def unclaimed_image_bytes(schedule: DiskSchedule | None, image: str, size: int) -> int:
     """Returns the bytes that a backing image still needs on a disk, 0 without an image."""
-    if schedule is None or not image:
+    if not image or schedule is None:
         return size if image else 0
-    return size if claim(schedule.spec.backing_images.get(image), schedule.status.backing_images.get(image)) == 0 else 0
+    return 0 if claim(schedule.spec.backing_images.get(image), schedule.status.backing_images.get(image)) else size

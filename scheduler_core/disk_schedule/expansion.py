@@ -22,7 +22,7 @@ from scheduler_core.disk_schedule import allocation, writes
 from scheduler_core.disk_schedule.disk_space import DiskSpace
 from scheduler_core.disk_schedule.occupancy import ReplicaAllocation, Stage, has_run
 from scheduler_core.disk_schedule.writes import Write, unallocated_condition
-from scheduler_core.model.disk_schedule import AllocationState, DiskSchedule, RequestKind
+from scheduler_core.model.disk_schedule import DiskSchedule, RequestKind
 from scheduler_core.model.kube import Condition
 from scheduler_core.model.longhorn import Volume
 from scheduler_core.model.quantity import format_bytes
@@ -80,8 +80,7 @@ def _has_answer(entry: ReplicaAllocation, size: int) -> bool:
     if entry.stage is Stage.REFUSED:
         # A disk without a request from a replica with data, which gets none either, is gone.
         return not entry.has_request or entry.requested == size
-    rejected = entry.allocation is not None and entry.allocation.state is AllocationState.REJECTED
-    return entry.stage is Stage.ALLOCATED and entry.requested == size and (entry.in_sync or rejected)
+    return entry.stage is Stage.ALLOCATED and entry.requested == size and (entry.in_sync or entry.rejected)
 
 
 def _may_request_growth(entry: ReplicaAllocation) -> bool:
@@ -157,7 +156,11 @@ def _rejected_condition(
 ) -> Condition:
     start = f"the volume cannot grow to {format_bytes(volume.size)}"
     growing = list(growing)
-    refused = [entry.replica for entry in growing if _has_refusal(entry) or entry.replica.disk_id in causes.full_disks]
+    refused = [
+        entry.replica
+        for entry in growing
+        if entry.stage is Stage.REFUSED or entry.rejected or entry.replica.disk_id in causes.full_disks
+    ]
     # While replicas go back to the old size there may be no such disk: the message stays.
     if not refused and current_condition is not None and current_condition.message.startswith(f"{start}:"):
         return unallocated_condition(writes.EXPANSION_REJECTED, current_condition.message)
@@ -166,8 +169,3 @@ def _rejected_condition(
     sentences = dict.fromkeys(causes.describe(uuid, node, lacking[uuid]) for uuid, node in nodes.items())
     cause = "; ".join(sentences) or "its disks are asked for the old size first"
     return unallocated_condition(writes.EXPANSION_REJECTED, f"{start}: {cause}")
-
-
-def _has_refusal(entry: ReplicaAllocation) -> bool:
-    rejected = entry.allocation is not None and entry.allocation.state is AllocationState.REJECTED
-    return entry.stage is Stage.REFUSED or rejected

@@ -64,6 +64,10 @@ class ReplicaAllocation(Struct, frozen=True):
         return self.allocation.size if self.allocation else 0
 
     @property
+    def rejected(self) -> bool:
+        return self.allocation is not None and self.allocation.state is AllocationState.REJECTED
+
+    @property
     def in_sync(self) -> bool:
         """Whether exactly the requested bytes are scheduled."""
         # After a rejection they are not: it may answer an earlier request.
@@ -175,21 +179,14 @@ class DiskOccupancy(Struct, frozen=True):
         """
         if not adoption.replicas and not adoption.backing_images:
             return self
-        return DiskOccupancy(
-            self._occupants_with_adoption(RequestKind.REPLICA, adoption, spec),
-            self._occupants_with_adoption(RequestKind.BACKING_IMAGE, adoption, spec),
-        )
-
-    def _occupants_with_adoption(
-        self, kind: RequestKind, adoption: Adoption, spec: DiskScheduleSpec
-    ) -> dict[str, Occupant]:
-        occupants = dict(self.occupants(kind))
-        for name in adoption.sizes(kind):
-            requested = spec.requests(kind).get(name)
-            if requested and (name not in occupants or not occupants[name].has_data):
-                size = min(requested, occupants[name].size) if name in occupants else requested
-                occupants[name] = Occupant(size)
-        return occupants
+        occupants = {kind: dict(self.occupants(kind)) for kind in RequestKind}
+        for kind, of_kind in occupants.items():
+            for name in adoption.sizes(kind):
+                requested = spec.requests(kind).get(name)
+                if requested and (name not in of_kind or not of_kind[name].has_data):
+                    size = min(requested, of_kind[name].size) if name in of_kind else requested
+                    of_kind[name] = Occupant(size)
+        return DiskOccupancy(occupants[RequestKind.REPLICA], occupants[RequestKind.BACKING_IMAGE])
 
 
 NO_OCCUPANTS: Final = DiskOccupancy()

@@ -27,7 +27,7 @@ from scheduler_core.model.disk_schedule import (
     Requests,
 )
 from scheduler_core.model.kube import Condition, condition
-from scheduler_core.model.longhorn import BackingImage, Disk, Node, Replica
+from scheduler_core.model.longhorn import BackingImage, Node, Replica
 from scheduler_core.model.quantity import MAX_BYTES, format_bytes, join_first
 from scheduler_core.values import replace
 
@@ -86,10 +86,7 @@ def sync_disks(
     only when it has no requests and nothing is held, so that no allocation is lost with it; until then it grants nothing
     (`reconcile.limit_of`). A DiskSchedule that is deleted although its disk is there is replaced by a successor.
 
-    Args:
-        nodes: all Longhorn nodes that can be read
-        schedules: all DiskSchedules by name
-        unreadable_nodes: names of the other nodes; they may list any disk, so nothing is deleted while there is one
+    `nodes` are all Longhorn nodes that can be read. The others may list any disk, so nothing is deleted while there is one.
     """
     places, problems = _locate_disks(nodes, schedules)
     changes: list[Change] = []
@@ -114,12 +111,8 @@ def sync_disks(
 def new_schedule(create: Create, occupancy: DiskOccupancy, predecessor: DiskSchedule | None = None) -> DiskSchedule:
     """Returns the DiskSchedule to create, with the requests of everything that is on the disk. So no newcomer can
     request the bytes of a replica that runs there before the replica does. A replica or copy that the disk's earlier
-    DiskSchedule knew keeps its request and what it was granted.
-
-    Args:
-        create: the disk
-        occupancy: what is on the disk, read after it was seen that there is no DiskSchedule
-        predecessor: the last version of the disk's earlier DiskSchedule; None if there was none, or it is not known
+    DiskSchedule knew keeps its request and what it was granted. `occupancy` is read after it was seen that there is no
+    DiskSchedule; `predecessor` is the last version of the earlier one, None if there was none, or it is not known.
     """
     earlier = predecessor or DiskSchedule(create.uuid)
     requests: dict[RequestKind, dict[str, int]] = {kind: {} for kind in RequestKind}
@@ -189,7 +182,11 @@ def reconcile(
     """
     limit = limit_of(schedule, node)
     occupancy = occupancy.with_adoption(schedule.adoption, schedule.spec)
-    status = allocate(schedule.spec, _adopt_grants(schedule), limit, occupancy)
+    grants = schedule.status
+    if not schedule.decided:
+        # A new DiskSchedule's first decision starts from the grants of its predecessor.
+        grants = grants.with_allocations(lambda kind: _grant_all(schedule.adoption.sizes(kind)))
+    status = allocate(schedule.spec, grants, limit, occupancy)
     status = describe_status(schedule, status, limit, now)
     # Fields of the status that cannot be read are ignored: they have to be overwritten even if nothing else differs.
     outdated = status != schedule.status or any(fault.in_status for fault in schedule.faults)
@@ -207,21 +204,12 @@ def _differs_only_in_limit(current: DiskScheduleStatus, wanted: DiskScheduleStat
         return False
     change = abs(wanted.storage_available - current.storage_available)
     material = change * _MATERIAL_PART >= abs(current.storage_available)
-    return not material and _without_limit(current) == _without_limit(wanted)
-
-
-def _without_limit(status: DiskScheduleStatus) -> DiskScheduleStatus:
-    conditions = tuple(
-        replace(each, message="") if each.reason == writes.OVER_ALLOCATED else each for each in status.conditions
+    first, second = (
+        [replace(each, message="") if each.reason == writes.OVER_ALLOCATED else each for each in status.conditions]
+        for status in (current, wanted)
     )
-    return replace(status, storage_available=None, conditions=conditions)
-
-
-def _adopt_grants(schedule: DiskSchedule) -> DiskScheduleStatus:
-    if schedule.decided:
-        return schedule.status
-    # A new DiskSchedule's first decision starts from the grants of its predecessor.
-    return schedule.status.with_allocations(lambda kind: _grant_all(schedule.adoption.sizes(kind)))
+    as_current = replace(wanted, storage_available=current.storage_available, conditions=current.conditions)
+    return not material and first == second and as_current == current
 
 
 def _grant_all(sizes: Requests) -> Allocations:
@@ -233,7 +221,8 @@ def limit_of(schedule: DiskSchedule, node: NodeLookup) -> Limit:
     are unknown, but they may be known soon. A node or disk that does not exist refuses, so that its requests are made
     on other disks; what is held stays held.
     """
-    disk = _find_disk(node, schedule.spec.disk)
+    disks = node.disks if isinstance(node, Node) else ()
+    disk = next((each for each in disks if each.name == schedule.spec.disk and each.in_status), None)
     where = f"Disk {schedule.spec.disk} on node {schedule.spec.node}"
     if isinstance(node, Fault):
         if schedule.deleting:
@@ -267,7 +256,7 @@ def describe_status(schedule: DiskSchedule, status: DiskScheduleStatus, limit: L
     status = replace(status, storage_available=available)
     conditions = writes.with_condition(status.conditions, _schedulable_condition(schedule, status, limit), now)
     if not schedule.faults:
-        return replace(status, conditions=writes.without_condition(conditions, writes.REQUESTS_VALID))
+        return replace(status, conditions=tuple(each for each in conditions if each.type != writes.REQUESTS_VALID))
     message = join_first([str(fault) for fault in schedule.faults], "; ")
     invalid = Condition(writes.REQUESTS_VALID, "False", writes.INVALID_REQUESTS, message)
     return replace(status, conditions=writes.with_condition(conditions, invalid, now))
@@ -285,11 +274,6 @@ def _schedulable_condition(schedule: DiskSchedule, status: DiskScheduleStatus, l
         message = f"{where % 'is over-allocated'}: {held} are scheduled, {available} are available"
         return Condition(writes.SCHEDULABLE, "False", writes.OVER_ALLOCATED, message)
     return Condition(writes.SCHEDULABLE, "True", "", where % "is ready for scheduling")
-
-
-def _find_disk(node: NodeLookup, name: str) -> Disk | None:
-    disks: Iterable[Disk] = node.disks if isinstance(node, Node) else ()
-    return next((disk for disk in disks if disk.name == name and disk.in_status), None)
 
 
 def mirror_spec(
@@ -332,16 +316,6 @@ class AllocationEvent(Struct, frozen=True):
 
 def allocation_events(schedule: DiskSchedule, status: DiskScheduleStatus) -> tuple[AllocationEvent, ...]:
     """Returns what a new status changes for the requests of a DiskSchedule."""
-    held = format_bytes(status.storage_scheduled)
-    limit = "" if status.storage_available is None else f" of {format_bytes(status.storage_available)}"
-    return tuple(
-        AllocationEvent(reason, f"{join_first(sentences, ', ')}; {held}{limit} are held")
-        for reason, sentences in _changes(schedule, status).items()
-        if sentences
-    )
-
-
-def _changes(schedule: DiskSchedule, status: DiskScheduleStatus) -> dict[str, list[str]]:
     changes: dict[str, list[str]] = {GRANTED: [], REJECTED: [], RELEASED: []}
     for kind in RequestKind:
         before = schedule.status.allocations(kind)
@@ -358,4 +332,10 @@ def _changes(schedule: DiskSchedule, status: DiskScheduleStatus) -> dict[str, li
             rejected = new is not None and new.state is AllocationState.REJECTED
             if rejected and (old is None or old.state is not AllocationState.REJECTED):
                 changes[REJECTED].append(f"{format_bytes(requested - new_size)} more for {kind.value} {name}")
-    return changes
+    held = format_bytes(status.storage_scheduled)
+    limit = "" if status.storage_available is None else f" of {format_bytes(status.storage_available)}"
+    return tuple(
+        AllocationEvent(reason, f"{join_first(sentences, ', ')}; {held}{limit} are held")
+        for reason, sentences in changes.items()
+        if sentences
+    )

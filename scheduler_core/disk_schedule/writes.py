@@ -66,10 +66,6 @@ def unallocated_condition(reason: str, message: str) -> Condition:
     return Condition(DISK_ALLOCATION, "False", reason, message)
 
 
-def without_condition(conditions: tuple[Condition, ...], kind: str) -> tuple[Condition, ...]:
-    return tuple(entry for entry in conditions if entry.type != kind)
-
-
 def condition_matches(current: Condition | None, wanted: Condition) -> bool:
     return current is not None and replace(current, last_transition_time="") == replace(wanted, last_transition_time="")
 
@@ -138,10 +134,8 @@ Write = SetRequirement | AssignReplica | SetReplicaSize | SetVolumeCondition | C
 
 def set_requirement(spec: DiskScheduleSpec, kind: RequestKind, name: str, size: int) -> DiskScheduleSpec:
     """Returns the spec with `size` bytes requested; 0 withdraws the request. The same spec object if nothing changes. A
-    backing image's name is the key on every disk, because all of its copies are equally large.
-
-    Raises:
-        ValueError: the size is negative, which is a caller's fault and never written
+    backing image's name is the key on every disk, because all of its copies are equally large. Raises a ValueError if
+    the size is negative, which is a caller's fault and never written.
     """
     if size < 0:
         raise ValueError(f"{kind.value} {name}: a requirement of {size} bytes")

@@ -128,13 +128,8 @@ class RuleResults:
         node_infos: Sequence[NodeInfo],
         evaluate: Callable[[Sequence[NodeInfo]], Iterable[_Result]],
     ) -> list[_Result]:
-        """Returns the result of each node, in order.
-
-        Args:
-            rules: identifies the rules and their arguments
-            pod: the pod that the rules are evaluated for
-            node_infos: the nodes
-            evaluate: returns the results of nodes that are not cached, in order
+        """Returns the result of each node, in order. `rules` identifies the rules and their arguments; `evaluate` returns
+        the results of nodes that are not cached, in order.
         """
         key = (rules, pod.node_name, _fields_read(pod.scheduling))
         cached = self._results.at(key)

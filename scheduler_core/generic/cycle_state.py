@@ -72,7 +72,8 @@ class NodeFacts:
         inputs = None
         if self.reason.fits:
             balance = _balance(self.disks)
-            share = _largest_share(self.disks)
+            free = [max(0, disk.free) for disk in self.disks]
+            share = _ALL_TENTHS * max(free) // sum(free) if any(free) else _ALL_TENTHS
             inputs = ScoreInputs(self.order_safe, self.stale_safe, self.replica_bytes, balance, share)
         object.__setattr__(self, "score_inputs", inputs)
 
@@ -89,12 +90,6 @@ def _balance(disks: Sequence[DiskFacts]) -> int:
     min_free, min_limit = min(shares, key=_BY_SIZE)
     difference = max_free * min_limit - min_free * max_limit
     return _ALL_TENTHS - -(-_ALL_TENTHS * difference // (max_limit * min_limit))
-
-
-def _largest_share(disks: Sequence[DiskFacts]) -> int:
-    free = [max(0, disk.free) for disk in disks]
-    total = sum(free)
-    return _ALL_TENTHS * max(free) // total if total else _ALL_TENTHS
 
 
 class LonghornFacts(Struct, frozen=True):

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Struct
 
-from scheduler_core import errors, values
+from scheduler_core import errors
 from scheduler_core.convert.json_text import Path
 from scheduler_core.generic.cluster_state import NodeInfo
 from scheduler_core.generic.cycle_state import CycleState, UndecidableError
@@ -48,10 +48,8 @@ class ArgumentError(PluginError):
 
 
 def contain(call: Callable[[], _Result], what: str) -> _Result:
-    """Runs code of a plugin; `what` begins the message of the error.
-
-    Raises:
-        PluginError: the code raised anything, also `SystemExit`
+    """Runs code of a plugin; `what` begins the message of the error. Raises a PluginError if the code raised anything,
+    also `SystemExit`.
     """
     try:
         return call()
@@ -106,26 +104,22 @@ class Plugins(Struct, frozen=True):
     origins: Mapping[tuple[str, str], str] = {}
 
     def add(self, origin: str, predicates: object, priorities: object) -> "Plugins":
-        """Returns these rules and those of another plugin, which messages call `origin`.
-
-        Raises:
-            PluginError: a rule cannot be used, or its name is taken
+        """Returns these rules and those of another plugin, which messages call `origin`. Raises a PluginError if a rule
+        cannot be used, or its name is taken.
         """
-        return contain(lambda: self._add(origin, predicates, priorities), origin)
 
-    def _add(self, origin: str, predicates: object, priorities: object) -> "Plugins":
-        added_predicates = _by_name(predicates, PredicatePlugin, PREDICATES, self.origins)
-        added_priorities = _by_name(priorities, PriorityPlugin, PRIORITIES, self.origins)
-        return values.replace(
-            self,
-            predicates={**self.predicates, **added_predicates},
-            priorities={**self.priorities, **added_priorities},
-            origins={
-                **self.origins,
-                **{(PREDICATES.rule_kind, name): origin for name in added_predicates},
-                **{(PRIORITIES.rule_kind, name): origin for name in added_priorities},
-            },
-        )
+        def call() -> Plugins:
+            added_predicates = _by_name(predicates, PredicatePlugin, PREDICATES, self.origins)
+            added_priorities = _by_name(priorities, PriorityPlugin, PRIORITIES, self.origins)
+            origins = {(PREDICATES.rule_kind, name): origin for name in added_predicates}
+            origins |= {(PRIORITIES.rule_kind, name): origin for name in added_priorities}
+            return Plugins(
+                {**self.predicates, **added_predicates},
+                {**self.priorities, **added_priorities},
+                {**self.origins, **origins},
+            )
+
+        return contain(call, origin)
 
     def texts(
         self, rule: str, cycle_state: CycleState, argument: object, node_infos: Sequence[NodeInfo]
@@ -165,10 +159,8 @@ NO_PLUGINS: Final = Plugins()
 
 
 def convert_argument(raw: object, expected: type) -> object:
-    """Returns an argument as a plugin's rule reads it.
-
-    Raises:
-        ArgumentError: it has another shape, or the plugin's type does not take it
+    """Returns an argument as a plugin's rule reads it. Raises an ArgumentError if it has another shape, or the plugin's
+    type does not take it.
     """
     try:
         argument: object
@@ -235,12 +227,10 @@ def _fault(rule: PluginRule, registry: RuleRegistry[Any]) -> str:
         return f"function: {rule.function!r:.60} cannot be called"
     if isinstance(rule, PredicatePlugin) and type(rule.eviction_helps) is not bool:
         return f"eviction_helps: {rule.eviction_helps!r:.60} is not True or False"
-    if rule.argument is not None:
+    name = rule.name
+    with_argument = rule.argument is not None
+    if with_argument:
         _field_names(rule.argument)
-    return _name_fault(rule.name, registry, with_argument=rule.argument is not None)
-
-
-def _name_fault(name: str, registry: RuleRegistry[Any], *, with_argument: bool) -> str:
     if not name.isidentifier() or not name.isascii():
         return "a name has letters, digits and _, and begins with a letter"
     if name in registry.static or name in registry.configurable:

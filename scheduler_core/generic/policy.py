@@ -104,16 +104,19 @@ mean is truncated: 10 x (4 - 2) is more than the sum of the weights."""
 
 
 def parse_policy(text: bytes, plugins: plugin_rules.Plugins = plugin_rules.NO_PLUGINS) -> Policy:
-    """Parses a policy file, which may name the rules of plugins.
-
-    Raises:
-        PolicyError: it is no JSON, no policy, or an entry of it cannot be used
+    """Parses a policy file, which may name the rules of plugins. Raises a PolicyError if it is no JSON, no policy, or
+    an entry of it cannot be used.
     """
     try:
         document = policy_file.read_policy_file(text, plugins)
     except policy_file.WrongShapeError as error:
         raise PolicyError(policy_file.PolicyStage.DECODE, [str(error)]) from error
-    weight_faults = [fault for entry in document.priorities if (fault := _weight_fault(entry))]
+    weight_faults = [
+        f"{entry.location}: weight is {entry.weight if entry.has_weight else 'missing'}; "
+        f"a positive whole number is required{entry.place}"
+        for entry in document.priorities
+        if not entry.has_weight or entry.weight <= 0
+    ]
     if weight_faults:
         raise PolicyError(policy_file.PolicyStage.VALIDATE, weight_faults)
     predicates = _Section(rule_registry.PREDICATES, plugins.predicates)
@@ -126,31 +129,21 @@ def parse_policy(text: bytes, plugins: plugin_rules.Plugins = plugin_rules.NO_PL
     ]
     if faults:
         raise PolicyError(policy_file.PolicyStage.BUILD, faults)
+    effects = (
+        (document.predicates, "predicates, so every ready node fits"),
+        (document.priorities, "priorities, so all nodes that fit are equal"),
+    )
+    empty = [effect for entries, effect in effects if not entries]
+    replaced = [f"policy: there are no {effect}; a policy replaces the default one as a whole" for effect in empty]
     return Policy(
         tuple(PolicyPredicate(entry.name, rule, argument) for entry, rule, argument in predicates.registered.values()),
         tuple(
             PolicyPriority(entry.name, rule, entry.weight, argument)
             for entry, rule, argument in priorities.registered.values()
         ),
-        (*document.warnings, *_empty_section_warnings(document), *predicates.warnings, *priorities.warnings),
+        (*document.warnings, *replaced, *predicates.warnings, *priorities.warnings),
         plugins,
     )
-
-
-def _weight_fault(entry: policy_file.PolicyEntry) -> str:
-    if entry.has_weight and entry.weight > 0:
-        return ""
-    weight = entry.weight if entry.has_weight else "missing"
-    return f"{entry.location}: weight is {weight}; a positive whole number is required{entry.place}"
-
-
-def _empty_section_warnings(document: policy_file.PolicyDocument) -> list[str]:
-    effects = (
-        (document.predicates, "predicates, so every ready node fits"),
-        (document.priorities, "priorities, so all nodes that fit are equal"),
-    )
-    empty = [effect for entries, effect in effects if not entries]
-    return [f"policy: there are no {effect}; a policy replaces the default one as a whole" for effect in empty]
 
 
 class _Section:

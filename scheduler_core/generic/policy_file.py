@@ -31,7 +31,9 @@ _FILE_KEYS: Final = ("kind", "apiVersion", "version", "predicates", "priorities"
 _ONE_LABEL: Final = frozenset(rule_registry.PRIORITIES.configurable)
 _WITH_PRESENCE: Final = frozenset({"labelsPresence", "labelPreference"})
 
-Json = Mapping[str, object]
+_DESCRIPTIONS: Final[Mapping[type, str]] = {
+    str: "a text", bool: "true or false", int: "a whole number", list: "a list", dict: "an object"
+}  # fmt: skip
 _Value = TypeVar("_Value", str, int, bool, list[object], dict[str, object])
 
 
@@ -76,10 +78,8 @@ class PolicyDocument(Struct):
 
 
 def read_policy_file(text: bytes, plugins: Plugins = NO_PLUGINS) -> PolicyDocument:
-    """Reads the JSON of a policy.
-
-    Raises:
-        WrongShapeError: it is no JSON, or values have the wrong type; names each entry that is wrong
+    """Reads the JSON of a policy. Raises a WrongShapeError if it is no JSON, or values have the wrong type; names each
+    entry that is wrong.
     """
     text = text.removeprefix(BOM_UTF8)
     try:
@@ -95,7 +95,9 @@ def read_policy_file(text: bytes, plugins: Plugins = NO_PLUGINS) -> PolicyDocume
     top = _JsonObject(decoded, "the file", _FILE_KEYS, source, ())
     for key, expected in (("kind", _KIND), ("apiVersion", _VERSION)):
         with _collect(faults):
-            _expect(top.text(key), expected, key, source)
+            text_of_key = top.read(key, str)
+            if text_of_key not in ("", expected):
+                raise WrongShapeError(f"{key}: {text_of_key!r:.60} is not {expected!r}{source.place((key,))}")
     version = top.values.get("version")
     if version not in (None, _VERSION):
         document.warnings.append(f"version: {version!r:.60} is not looked at")
@@ -104,7 +106,7 @@ def read_policy_file(text: bytes, plugins: Plugins = NO_PLUGINS) -> PolicyDocume
         ("priorities", _argument_rules(rule_registry.PRIORITIES.configurable, plugins.priorities), document.priorities),
     ):
         with _collect(faults):
-            for index, raw in enumerate(top.list(section)):
+            for index, raw in enumerate(top.read(section, list)):
                 with _collect(faults):
                     entries.append(_entry(raw, section, index, rules, source))
     if faults:
@@ -117,33 +119,35 @@ def _argument_rules(configurable: Iterable[str], plugins: Mapping[str, PluginRul
     return {**dict.fromkeys(configurable), **types}
 
 
-def _expect(text: str, expected: str, key: str, source: "_Source") -> None:
-    if text not in ("", expected):
-        raise WrongShapeError(f"{key}: {text!r:.60} is not {expected!r}{source.place((key,))}")
-
-
 def _entry(raw: object, section: str, index: int, rules: Mapping[str, type | None], source: "_Source") -> PolicyEntry:
     keys = ("name", "argument", "weight") if section == "priorities" else ("name", "argument")
     number = f"{section}[{index}]"
     path = (section, index)
     # Read without warnings: the second reading has the name for their location.
-    name = _JsonObject(raw, number, keys, source.without_warnings(), path).text("name")
+    name = _JsonObject(raw, number, keys, source.without_warnings(), path).read("name", str)
     location = f"{number} ({_shorten(name)})"
     entry = _JsonObject(raw, location, keys, source, path)
     raw_argument = entry.values.get("argument")
-    weight = entry.integer("weight")
+    weight = entry.read("weight", int)
+    if isinstance(weight, bool) or not -_INT64 <= weight < _INT64:
+        fault = f"{location}: weight: {weight!r} is not a whole number of 64 bits"
+        raise WrongShapeError(fault + source.place((*path, "weight")))
     has_weight = entry.values.get("weight") is not None
     place = source.place(path)
     if raw_argument is None:
         return PolicyEntry(location, name, weight, has_weight, None, place=place)
     argument = _JsonObject(raw_argument, f"{location}: argument", tuple(rules), source, (*path, "argument"))
-    arguments = {
-        rule: _argument(argument, rule, source)
-        if expected is None
-        else _plugin_argument(argument, rule, expected, source)
-        for rule, expected in rules.items()
-        if argument.values.get(rule) is not None
-    }
+    arguments: dict[str, object] = {}
+    for rule, expected in rules.items():
+        raw_rule = argument.values.get(rule)
+        try:
+            if raw_rule is not None:
+                arguments[rule] = (
+                    convert_argument(raw_rule, expected) if expected else _argument(argument, rule, source)
+                )
+        except ArgumentError as error:
+            wrong = source.place((*argument.path, rule, *error.path))
+            raise WrongShapeError(f"{argument.location}: {rule}: {error}{wrong}") from error
     unknown_keys = tuple(map(_shorten, argument.unknown_keys))
     return PolicyEntry(location, name, weight, has_weight, arguments, unknown_keys, place)
 
@@ -170,20 +174,12 @@ def _argument(parent: "_JsonObject", rule: str, source: "_Source") -> cycle_stat
         warning = f"{values.location}: presence is missing and counts as false, so {effect}; write true or false"
         source.warnings.append(warning + source.place(values.path))
     if rule in _ONE_LABEL:
-        return cycle_state.Argument((values.text("label"),), values.flag("presence"))
-    names = values.list("labels")
+        return cycle_state.Argument((values.read("label", str),), values.read("presence", bool))
+    names = values.read("labels", list)
     if not all(name is None or isinstance(name, str) for name in names):
         fault = f"{values.location}: labels: must be a list of texts"
         raise WrongShapeError(fault + source.place((*values.path, "labels")))
-    return cycle_state.Argument(tuple(str(name or "") for name in names), values.flag("presence"))
-
-
-def _plugin_argument(parent: "_JsonObject", rule: str, expected: type, source: "_Source") -> object:
-    try:
-        return convert_argument(parent.values[rule], expected)
-    except ArgumentError as error:
-        place = source.place((*parent.path, rule, *error.path))
-        raise WrongShapeError(f"{parent.location}: {rule}: {error}{place}") from error
+    return cycle_state.Argument(tuple(str(name or "") for name in names), values.read("presence", bool))
 
 
 class _Source:
@@ -205,14 +201,11 @@ class _Source:
         for duplicate in self._places.duplicates:
             first, second = (line_and_column(self._text, offset) for offset in duplicate.offsets)
             keys = " and ".join(f"{_shorten(key)!r}" for key in duplicate.keys)
-            faults.append(f"{_path_text(duplicate.container)}: {keys} are one key, written twice ({first}; {second})")
+            parts = (f"[{part}]" if isinstance(part, int) else f".{_shorten(part)}" for part in duplicate.container)
+            # Such as ``priorities[1].argument``.
+            where = "".join(parts).removeprefix(".") or "the file"
+            faults.append(f"{where}: {keys} are one key, written twice ({first}; {second})")
         return faults
-
-
-def _path_text(path: Path) -> str:
-    """A path as messages write it: ``priorities[1].argument``."""
-    text = "".join(f"[{part}]" if isinstance(part, int) else f".{_shorten(part)}" for part in path)
-    return text.removeprefix(".") or "the file"
 
 
 class _JsonObject:
@@ -225,7 +218,7 @@ class _JsonObject:
         self.values: dict[str, object] = {}
         key_by_lowercase = {key.lower(): key for key in keys}
         unknown_keys = []
-        for key, value in self._check_type(raw, dict, path, location, "an object").items():
+        for key, value in self._check_type(raw, dict, path, location).items():
             if key.lower() in key_by_lowercase:
                 self.values[key_by_lowercase[key.lower()]] = value
             else:
@@ -233,31 +226,14 @@ class _JsonObject:
         self.unknown_keys = tuple(unknown_keys)
         source.warnings.extend(f"{location}: {key!r:.60} is not known and is ignored" for key in unknown_keys)
 
-    def text(self, key: str) -> str:
-        return self._value(key, str, "a text")
+    def read(self, key: str, expected: type[_Value]) -> _Value:
+        """A value of this type; an empty one if it is absent."""
+        return self._check_type(self.values.get(key), expected, (*self.path, key), f"{self.location}: {key}")
 
-    def flag(self, key: str) -> bool:
-        return self._value(key, bool, "true or false")
-
-    def list(self, key: str) -> list[object]:
-        return self._value(key, list, "a list")
-
-    def integer(self, key: str) -> int:
-        """A whole number; 0 if it is absent."""
-        number = self._value(key, int, "a whole number")
-        if isinstance(number, bool) or not -_INT64 <= number < _INT64:
-            fault = f"{self.location}: {key}: {number!r} is not a whole number of 64 bits"
-            raise WrongShapeError(fault + self._source.place((*self.path, key)))
-        return number
-
-    def _value(self, key: str, expected: type[_Value], description: str) -> _Value:
-        return self._check_type(
-            self.values.get(key), expected, (*self.path, key), f"{self.location}: {key}", description
-        )
-
-    def _check_type(self, raw: object, expected: type[_Value], path: Path, location: str, description: str) -> _Value:
+    def _check_type(self, raw: object, expected: type[_Value], path: Path, location: str) -> _Value:
         if raw is None:
             return expected()
         if not isinstance(raw, expected):
-            raise WrongShapeError(f"{location}: must be {description}, not {raw!r:.60}{self._source.place(path)}")
+            wrong = f"must be {_DESCRIPTIONS[expected]}, not {raw!r:.60}"
+            raise WrongShapeError(f"{location}: {wrong}{self._source.place(path)}")
         return raw

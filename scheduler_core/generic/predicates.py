@@ -113,10 +113,8 @@ def host_name(cycle_state: CycleState, _: Argument) -> Check:
 def service_affinity(cycle_state: CycleState, argument: Argument) -> Check:
     """Whether the node matches the pod's service affinity (CheckServiceAffinity). The required value of each label in
     the argument is the one in the pod's node selector, with or without a service; otherwise that of the node of the
-    first pod of the pod's first service. A label that is in neither place is not required.
-
-    Raises:
-        UndecidableError: that node does not exist, or is cordoned; Kubernetes 1.1 does not distinguish these
+    first pod of the pod's first service. A label that is in neither place is not required. Raises an UndecidableError
+    if that node does not exist, or is cordoned; Kubernetes 1.1 does not distinguish these.
     """
     selector = dict(cycle_state.pod.scheduling.node_selector)
     required_labels = {label: selector[label] for label in argument.labels if label in selector}
@@ -349,12 +347,13 @@ def even_pods_spread(cycle_state: CycleState, _: Argument) -> Check:
     constraints = cycle_state.pod.scheduling.constraints.spread
     if not constraints:
         return always_fits
-    limits = _spread_counts(cycle_state, constraints)
     labels = cycle_state.pod.scheduling.labels
-    checked = [
-        (constraint.topology_key, counts, _max_count(constraint, counts) - int(constraint.selects(labels)))
-        for constraint, counts in zip(constraints, limits, strict=True)
-    ]
+    checked: list[tuple[str, Counter[str], int]] = []
+    for constraint, counts in zip(constraints, _spread_counts(cycle_state, constraints), strict=True):
+        # How many pods a domain may have with one more pod: minMatchNum plus maxSkew.
+        min_count = min(counts.values()) if counts and len(counts) >= constraint.min_domains else 0
+        max_count = min_count + constraint.max_skew - int(constraint.selects(labels))
+        checked.append((constraint.topology_key, counts, max_count))
 
     def check(node_info: NodeInfo) -> str:
         for key, counts, max_count in checked:
@@ -366,12 +365,6 @@ def even_pods_spread(cycle_state: CycleState, _: Argument) -> Check:
         return FITS
 
     return check
-
-
-def _max_count(constraint: SpreadConstraint, counts: Counter[str]) -> int:
-    """How many pods a domain may have with one more pod: minMatchNum plus maxSkew."""
-    min_count = min(counts.values()) if counts and len(counts) >= constraint.min_domains else 0
-    return min_count + constraint.max_skew
 
 
 def _spread_counts(cycle_state: CycleState, constraints: Sequence[SpreadConstraint]) -> list[Counter[str]]:

@@ -9,6 +9,7 @@ decision.
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from operator import itemgetter, mul
 from typing import Final
 
@@ -159,11 +160,15 @@ def _check_nodes(
     undecidable: dict[str, str] = {}
     for entry in entries:
         try:
-            check = bind_predicate(cycle_state, policy, entry, node_infos)
+            if entry.rule in policy.plugins.predicates:
+                # A plugin's predicate checks all nodes at once, so that it is called once.
+                texts_by_node = policy.plugins.texts(entry.rule, cycle_state, entry.argument, node_infos)
+                others[entry] = partial(_look_up, texts_by_node)
+            else:
+                check = PREDICATES[entry.rule].function(cycle_state, entry.argument)
+                (local if PREDICATES.is_local(entry.rule) else others)[entry] = check
         except UndecidableError as error:
             undecidable[entry.name] = str(error)
-        else:
-            (local if PREDICATES.is_local(entry.rule) else others)[entry] = check
     names = [entry.name for entry in (*local, *others)]
     failures: dict[str, tuple[PredicateFailure, ...]] = {}
     feasible: list[NodeInfo] = []
@@ -184,16 +189,8 @@ def _check_nodes(
     return FilterResult({}, failures, tuple(feasible), next(iter(undecidable.values()), ""))
 
 
-def bind_predicate(
-    cycle_state: CycleState, policy: Policy, entry: PolicyPredicate, node_infos: Sequence[NodeInfo]
-) -> Check:
-    """Returns a predicate of the policy as a check of these nodes. A plugin's predicate checks them at once, so that it
-    is called once.
-    """
-    if entry.rule not in policy.plugins.predicates:
-        return PREDICATES[entry.rule].function(cycle_state, entry.argument)
-    texts = policy.plugins.texts(entry.rule, cycle_state, entry.argument, node_infos)
-    return lambda node_info: texts[node_info.node.name]
+def _look_up(texts: Mapping[str, str], node_info: NodeInfo) -> str:
+    return texts[node_info.node.name]
 
 
 def _texts(
@@ -336,10 +333,7 @@ def policy_refusals(
     pod: Pod, names: Sequence[str], cluster: GenericClusterState, policy: Policy
 ) -> dict[str, PolicyRefusal]:
     """Returns the nodes that the policy's predicates refuse. Each has the text of the first predicate that refuses it;
-    it is unresolvable if any predicate that refuses it is.
-
-    Raises:
-        UndecidableError: a predicate cannot be decided
+    it is unresolvable if any predicate that refuses it is. Raises an UndecidableError if a predicate cannot be decided.
     """
     entries = {entry.name: entry for entry in policy.predicates if not is_longhorn_rule(entry.rule)}
     if not entries:

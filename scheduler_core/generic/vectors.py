@@ -42,7 +42,8 @@ def _normalize(expect: Json) -> dict[str, Any]:
     if expect.get("policy_error"):
         decision["policy_error"] = str(expect["policy_error"]).partition(":")[0]
     if expect.get("error"):
-        decision["error"] = _error_class(str(expect["error"]))
+        no_nodes = str(expect["error"]).startswith("no nodes available")
+        decision["error"] = "no nodes available" if no_nodes else "undecidable"
     # The order of these lists has no meaning: they are sets.
     for name in ("available", "feasible", "best"):
         if name in decision:
@@ -50,10 +51,6 @@ def _normalize(expect: Json) -> dict[str, Any]:
     if "fails" in decision:
         decision["fails"] = {node: sorted(names) for node, names in decision["fails"].items()}
     return decision
-
-
-def _error_class(text: str) -> str:
-    return "no nodes available" if text.startswith("no nodes available") else "undecidable"
 
 
 def decide_scenario(scenario: Json) -> dict[str, Any]:

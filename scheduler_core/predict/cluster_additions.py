@@ -51,7 +51,15 @@ class Workload(Struct, frozen=True):
     def new_pod(self, number: int) -> kube.Pod:
         """Returns a pod of a StatefulSet or another workload, by its number."""
         name = self.pod_name(number)
-        mounts = tuple(replace(mount, claim=self._claim_name(mount, name)) for mount in self.pod.volumes)
+
+        def claim_name(mount: kube.ClaimVolume) -> str:
+            # Claims without a template are shared.
+            if mount.ephemeral:
+                return f"{name}-{mount.name}"
+            own = mount.template is not None and mount.claim.endswith(self.pod.name)
+            return mount.claim.removesuffix(self.pod.name) + name if own else mount.claim
+
+        mounts = tuple(replace(mount, claim=claim_name(mount)) for mount in self.pod.volumes)
         return replace(
             self.pod,
             name=name,
@@ -61,14 +69,6 @@ class Workload(Struct, frozen=True):
             owner=_POD_OWNERS[self.kind],
             scheduling=replace(self.pod.scheduling, ready=True),
         )
-
-    def _claim_name(self, mount: kube.ClaimVolume, pod_name: str) -> str:
-        """Returns the claim that another pod mounts; claims without a template are shared."""
-        if mount.ephemeral:
-            return f"{pod_name}-{mount.name}"
-        if mount.template is not None and mount.claim.endswith(self.pod.name):
-            return mount.claim.removesuffix(self.pod.name) + pod_name
-        return mount.claim
 
 
 def _new_uid(namespace: str, name: str) -> str:

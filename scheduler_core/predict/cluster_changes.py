@@ -35,15 +35,22 @@ _LONGHORN_WEBHOOK = "validator.longhorn.io"
 
 def drain(situation: Situation, nodes: tuple[str, ...]) -> Situation:
     """`kubectl drain --ignore-daemonsets --delete-emptydir-data` of nodes: cordons them and evicts their pods, and the
-    replicas that the node-drain-policy evicts.
-
-    Raises:
-        WhatIfError: there is no such node
+    replicas that the node-drain-policy evicts. Raises a WhatIfError if there is no such node.
     """
     cluster = situation.cluster
     for name in nodes:
         check_node(cluster, name)
-        cluster = _cordon(cluster, name)
+        kube_node = cluster.snapshot.nodes.get(name) or kube.Node(name)
+        cluster = cluster.update({("nodes", name): replace(kube_node, unschedulable=True)})
+        if name in cluster.scheduling.nodes:
+            node = replace(cluster.scheduling.nodes[name].node, unschedulable=True)
+            cluster = cluster.with_scheduling(cluster.scheduling.with_node(node))
+        longhorn_node = cluster.snapshot.longhorn_nodes.get(name)
+        if longhorn_node is not None:
+            condition = node_status.schedulable_condition(cluster.state.view.cluster, longhorn_node)
+            others = tuple(entry for entry in longhorn_node.conditions if entry.type != condition.type)
+            cordoned = replace(longhorn_node, conditions=(*others, condition))
+            cluster = cluster.update({("longhorn_nodes", name): cordoned})
     on_nodes, waiting = live_pods(cluster, nodes)
     cluster, evicted = _request_evictions(cluster, nodes)
     drained = tuple(dict.fromkeys((*situation.drained, *nodes)))
@@ -58,20 +65,6 @@ def drain(situation: Situation, nodes: tuple[str, ...]) -> Situation:
 def check_node(cluster: PredictedCluster, name: str) -> None:
     if name not in cluster.snapshot.nodes and name not in cluster.snapshot.longhorn_nodes:
         raise WhatIfError(f"there is no node {name}")
-
-
-def _cordon(cluster: PredictedCluster, name: str) -> PredictedCluster:
-    kube_node = cluster.snapshot.nodes.get(name) or kube.Node(name)
-    cluster = cluster.update({("nodes", name): replace(kube_node, unschedulable=True)})
-    if name in cluster.scheduling.nodes:
-        node = replace(cluster.scheduling.nodes[name].node, unschedulable=True)
-        cluster = cluster.with_scheduling(cluster.scheduling.with_node(node))
-    longhorn_node = cluster.snapshot.longhorn_nodes.get(name)
-    if longhorn_node is None:
-        return cluster
-    condition = node_status.schedulable_condition(cluster.state.view.cluster, longhorn_node)
-    others = tuple(entry for entry in longhorn_node.conditions if entry.type != condition.type)
-    return cluster.update({("longhorn_nodes", name): replace(longhorn_node, conditions=(*others, condition))})
 
 
 def _request_evictions(cluster: PredictedCluster, nodes: Collection[str]) -> tuple[PredictedCluster, frozenset[str]]:
@@ -109,31 +102,26 @@ def return_node(before: PredictedCluster, after: PredictedCluster, name: str) ->
     if name in before.scheduling.nodes:
         scheduling = cluster.scheduling.with_node(before.scheduling.nodes[name].node)
         cluster = cluster.with_scheduling(scheduling)
-    volumes: ChangesByObject = {
-        ("volumes", volume): _restore_robustness(before, cluster, volume) for volume in sorted(restored)
-    }
-    return cluster.update({key: volume for key, volume in volumes.items() if volume is not None})
-
-
-def _restore_robustness(before: PredictedCluster, cluster: PredictedCluster, name: str) -> longhorn.Volume | None:
-    """Returns a volume that has all of its replicas again, None if there is no such volume."""
-    volume = cluster.snapshot.volumes.get(name)
-    if volume is None:
-        return None
-    usable = sum(1 for replica in cluster.state.view.replicas_of(name) if replenish.is_usable(volume, replica))
-    if usable < volume.number_of_replicas or volume.robustness != DEGRADED:
-        return volume
-    earlier = before.snapshot.volumes.get(name)
-    detached = earlier is not None and not volume.node_id and earlier.robustness != DEGRADED
-    robustness = earlier.robustness if earlier is not None and detached else replenish.HEALTHY
-    return replace(volume, robustness=robustness, last_degraded_at="")
+    changes = {}
+    for volume_name in restored:
+        volume = cluster.snapshot.volumes.get(volume_name)
+        replicas = cluster.state.view.replicas_of(volume_name)
+        if volume is None or volume.robustness != DEGRADED:
+            continue
+        # It has all of its replicas again.
+        if sum(replenish.is_usable(volume, replica) for replica in replicas) >= volume.number_of_replicas:
+            earlier_volume = before.snapshot.volumes.get(volume_name)
+            robustness = earlier_volume.robustness if earlier_volume is not None else DEGRADED
+            healthy = robustness == DEGRADED or bool(volume.node_id)
+            changes["volumes", volume_name] = replace(
+                volume, robustness=replenish.HEALTHY if healthy else robustness, last_degraded_at=""
+            )
+    return cluster.update(changes)
 
 
 def lose_nodes(situation: Situation, nodes: tuple[str, ...]) -> Situation:
-    """Nodes are gone for good, with their disks: fails their replicas; controllers create their pods again.
-
-    Raises:
-        WhatIfError: there is no such node
+    """Nodes are gone for good, with their disks: fails their replicas; controllers create their pods again. Raises a
+    WhatIfError if there is no such node.
     """
     for name in nodes:
         check_node(situation.cluster, name)
@@ -163,11 +151,7 @@ def lose_nodes(situation: Situation, nodes: tuple[str, ...]) -> Situation:
 
 
 def lose_zone(situation: Situation, zone: str) -> Situation:
-    """All nodes of a zone, by Kubernetes' label or Longhorn's status, are gone.
-
-    Raises:
-        WhatIfError: there is none
-    """
+    """All nodes of a zone, by Kubernetes' label or Longhorn's status, are gone. Raises a WhatIfError if there is none."""
     snapshot = situation.cluster.snapshot
     by_label = {name for name, node in snapshot.nodes.items() if node.labels.get(node_status.ZONE_LABEL) == zone}
     by_status = {name for name, node in snapshot.longhorn_nodes.items() if node.zone == zone}
@@ -192,11 +176,8 @@ def lose_disk(situation: Situation, node_name: str, disk_name: str) -> Situation
 
 
 def set_setting(situation: Situation, name: str, value: str) -> Situation:
-    """A Longhorn setting has another value.
-
-    Raises:
-        SettingError: Longhorn refuses the value
-        WhatIfError: no decision reads the setting
+    """A Longhorn setting has another value. Raises a SettingError if Longhorn refuses the value; a WhatIfError if no
+    decision reads the setting.
     """
     try:
         settings.check_new_value(name, value)
@@ -283,7 +264,11 @@ def drain_blockers(cluster: PredictedCluster, node: str, gone: Collection[str]) 
     return [
         f"{node} holds the last healthy replica of volume {replica.volume}"
         for replica in replicas
-        if is_last_replica(cluster, replica, gone) and (policy != ALLOW_STOPPED or _runs(cluster, replica))
+        if is_last_replica(cluster, replica, gone)
+        and (
+            policy != ALLOW_STOPPED
+            or ((volume := cluster.snapshot.volumes.get(replica.volume)) is not None and volume.node_id)
+        )
     ]
 
 
@@ -324,8 +309,3 @@ def _stays(cluster: PredictedCluster, replica: longhorn.Replica) -> bool:
     users = (pod for claim in claims if claim is not None for pod in view.pods_of(claim[0], claim[1]))
     unused = not volume.node_id and not any(pod.live for pod in users)
     return (alone or unused) and is_last_replica(cluster, replica, ())
-
-
-def _runs(cluster: PredictedCluster, replica: longhorn.Replica) -> bool:
-    volume = cluster.snapshot.volumes.get(replica.volume)
-    return volume is not None and bool(volume.node_id)

@@ -44,11 +44,8 @@ def maintain_node(
 ) -> Maintenance:
     """Drains a node, and uncordons it once the drain has finished.
 
-    Volumes may lack a replica meanwhile: the replicas on the node are there again after the maintenance, unless Longhorn has rebuilt
-    them elsewhere.
-
-    Raises:
-        WhatIfError: there is no such node
+    Volumes may lack a replica meanwhile: the replicas on the node are there again after the maintenance, unless
+    Longhorn has rebuilt them elsewhere. Raises a WhatIfError if there is no such node.
     """
     drained = drain(Situation(cluster, parallel=parallel), (node,))
     result = run_order(drained, options, choose)
@@ -99,17 +96,9 @@ class DrainStep(Struct, frozen=True):
     @classmethod
     def of(cls, node: str, courses: Sequence[Maintenance]) -> "DrainStep":
         """Returns what a node's maintenance is in at least one course of events."""
-        return cls(
-            node=node,
-            pods=_range([result.pods for result in courses]),
-            copied_bytes=_range([result.copied_bytes for result in courses]),
-            reduced_volumes=_range([result.reduced_volumes for result in courses]),
-            rebuild_wait=max(result.rebuild_wait for result in courses),
-        )
-
-
-def _range(numbers: Sequence[int]) -> tuple[int, int]:
-    return min(numbers), max(numbers)
+        counts = ([each.pods, each.copied_bytes, each.reduced_volumes] for each in courses)
+        pods, copied_bytes, volumes = ((min(values), max(values)) for values in zip(*counts, strict=True))
+        return cls(node, pods, copied_bytes, volumes, max(result.rebuild_wait for result in courses))
 
 
 class MaintenanceRequest(Struct, frozen=True):
@@ -149,11 +138,7 @@ class DrainOrder(Struct, frozen=True):
 
 
 def find_drain_order(request: MaintenanceRequest) -> DrainOrder:
-    """Searches an order of the nodes in which every drain fits.
-
-    Raises:
-        WhatIfError: a node does not exist
-    """
+    """Searches an order of the nodes in which every drain fits. Raises a WhatIfError if a node does not exist."""
     for name in request.nodes:
         check_node(request.start.cluster, name)
     clusters = tuple(run_order(request.start, request.options, course("")).cluster for course in request.courses)

@@ -45,21 +45,15 @@ class NodeLossOutcome(Struct, frozen=True):
 def predict_node_loss(
     cluster: PredictedCluster, node: str, options: FilterOptions, orders: Sequence[predicted_replicas.Choose]
 ) -> NodeLossOutcome:
-    """Predicts the loss of a node, once with each of at least one order.
-
-    Raises:
-        WhatIfError: there is no such node
-    """
+    """Predicts the loss of a node, once with each of at least one order. Raises a WhatIfError if there is no such node."""
     lost = cluster_changes.lose_nodes(Situation(cluster), (node,))
     # Pods without claims change nothing for volumes or for pods with claims.
     own = lost.cluster.snapshot.pods
     waiting = tuple(key for key in lost.waiting or () if own[key].volumes)
     lost = replace(lost, pods={key: pod for key, pod in lost.pods.items() if own[key].volumes}, waiting=waiting)
     pods = [key for key in lost.pods if cluster.volumes_of(cluster.snapshot.pods[key])]
-    problems: list[str] = []
-    for choose in orders:
-        result = timeline.run_order(lost, options, choose)
-        problems += dict.fromkeys(_problems(cluster, lost, result))
+    results = (timeline.run_order(lost, options, choose) for choose in orders)
+    problems = [problem for result in results for problem in dict.fromkeys(_problems(cluster, lost, result))]
     return NodeLossOutcome(node, len(orders), len(pods), len(lost.degraded), prediction.sort_by_count(problems))
 
 

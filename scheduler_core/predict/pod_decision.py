@@ -15,7 +15,7 @@ from scheduler_core.evaluation.contention import Contention, EquivalenceCache
 from scheduler_core.evaluation.state import unready_volume
 from scheduler_core.longhorn.csi_driver import DRIVER
 from scheduler_core.longhorn.volume_validation import CLONED
-from scheduler_core.model import generic, kube, longhorn, snapshot
+from scheduler_core.model import generic, kube, longhorn
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.predict.predicted_cluster import ChangesByObject, PredictedCluster
 from scheduler_core.predict.predicted_replicas import Choose, choose_first, remove_replica
@@ -73,11 +73,9 @@ class PodDecider:
         return PodDecision(nodes[choose(len(nodes))], decision=decision)
 
     def filter(self, pod: kube.Pod, admitted: Sequence[str], cluster: PredictedCluster) -> Decision:
-        """Returns the decision about the nodes that passed kube-scheduler's own filters, as `/filter` answers it, in which
-        the demand of pods bound before counts.
-
-        Raises:
-            ResolutionError: an object the pod names does not exist or contradicts it
+        """Returns the decision about the nodes that passed kube-scheduler's own filters, as `/filter` answers it, in
+        which the demand of pods bound before counts. Raises a ResolutionError if an object the pod names does not exist
+        or contradicts it.
         """
         state = cluster.state
         contenders = Competing(state.demand, self._ledger, self._contention, self._equivalence)
@@ -173,25 +171,20 @@ def detach_volumes(cluster: PredictedCluster, pod: kube.Pod) -> PredictedCluster
         for attachment in cluster.state.view.indexes.attachments.get(claim.spec.volume_name) or ():
             changes["volume_attachments", attachment.name] = None
     cluster = cluster.update(changes)
-    for mount in pod.volumes:
-        if mount.ephemeral:
-            # The claims of generic ephemeral volumes are deleted with the pod.
-            cluster = _delete_claim(cluster, (pod.namespace, mount.claim))
+    # The claims of generic ephemeral volumes are deleted with the pod.
+    for key in [(pod.namespace, mount.claim) for mount in pod.volumes if mount.ephemeral]:
+        claim = cluster.snapshot.claims.get(key)
+        if claim is None:
+            continue
+        deleted: ChangesByObject = {("claims", key): None}
+        volume = cluster.volume_of_claim(claim)
+        if volume is not None:
+            for replica in cluster.state.view.replicas_of(volume.name):
+                cluster = remove_replica(cluster, replica)
+            deleted["persistent_volumes", claim.spec.volume_name] = None
+            deleted["volumes", volume.name] = None
+        cluster = cluster.update(deleted)
     return cluster
-
-
-def _delete_claim(cluster: PredictedCluster, key: snapshot.NamespacedName) -> PredictedCluster:
-    claim = cluster.snapshot.claims.get(key)
-    if claim is None:
-        return cluster
-    changes: ChangesByObject = {("claims", key): None}
-    volume = cluster.volume_of_claim(claim)
-    if volume is not None:
-        for replica in cluster.state.view.replicas_of(volume.name):
-            cluster = remove_replica(cluster, replica)
-        changes["persistent_volumes", claim.spec.volume_name] = None
-        changes["volumes", volume.name] = None
-    return cluster.update(changes)
 
 
 def _detach(volume: longhorn.Volume) -> longhorn.Volume:

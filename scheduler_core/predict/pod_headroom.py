@@ -104,10 +104,7 @@ def summarize_headroom(orders: Sequence[HeadroomOrder], limit: int) -> Headroom:
 def closest_node(refused: FirstRefusal, options: decision.FilterOptions) -> ClosestNode | None:
     """Returns the node that came closest to a refused pod, None if no single node refused it. A node that
     kube-scheduler's own filters admit is closer than one that they refuse, and then the one that lacks the fewest
-    bytes.
-
-    Raises:
-        ResolutionError: an object the pod names does not exist or contradicts it
+    bytes. Raises a ResolutionError if an object the pod names does not exist or contradicts it.
     """
     cluster = refused.cluster
     names = cluster.node_names

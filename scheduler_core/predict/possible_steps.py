@@ -71,9 +71,9 @@ def _spread_steps(cluster: PredictedCluster, of_pod: PodDecision) -> list[Step]:
     shortage = domain_shortage(cluster.state, replica_needs(decision.resolution, cluster.state.view))
     if shortage is None:
         return []
-    settings = {RemedyKind.ALLOW_DEGRADED: DEGRADED_SETTING, RemedyKind.SOFTEN_ANTI_AFFINITY: shortage.setting}
-    if shortage.by_volume:
-        del settings[RemedyKind.SOFTEN_ANTI_AFFINITY]
+    settings = {RemedyKind.ALLOW_DEGRADED: DEGRADED_SETTING}
+    if not shortage.by_volume:
+        settings[RemedyKind.SOFTEN_ANTI_AFFINITY] = shortage.setting
     return [Step(kind, "", text=f"set Longhorn's {name} to true", setting=name) for kind, name in settings.items()]
 
 

@@ -196,10 +196,8 @@ def _node_selector_term(term: longhorn.TopologyTerm) -> NodeSelectorTerm:
 
 
 def predicted_state(snapshot: Snapshot, now: datetime) -> ClusterState:
-    """Returns the state of a snapshot that changes can be applied to.
-
-    Raises:
-        WhatIfError: the snapshot's disks are allocated through DiskSchedules, which are not predicted
+    """Returns the state of a snapshot that changes can be applied to. Raises a WhatIfError if the snapshot's disks are
+    allocated through DiskSchedules, which are not predicted.
     """
     if snapshot.disk_schedules:
         raise WhatIfError(_DISK_SCHEDULES)
@@ -220,10 +218,8 @@ def persistent_state(snapshot: Snapshot, now: datetime) -> ClusterState:
 
 def cluster_without_scheduling(state: ClusterState) -> PredictedCluster:
     """Returns a cluster with no more than decisions read, in which kube-scheduler's own filters refuse nothing but
-    cordoned nodes.
-
-    Raises:
-        WhatIfError: the cluster's disks are allocated through DiskSchedules, which are not predicted
+    cordoned nodes. Raises a WhatIfError if the cluster's disks are allocated through DiskSchedules, which are not
+    predicted.
     """
     snapshot = state.view.snapshot
     if snapshot.disk_schedules:
@@ -303,9 +299,9 @@ def show_change(cluster: PredictedCluster, change: StatusChange) -> PredictedClu
     earlier = {disk.name: disk for disk in change.before.disks}
     later = {disk.name: disk for disk in change.after.disks}
     for disk in node.disks:
-        if disk.name in earlier and disk.name in later and earlier[disk.name] != later[disk.name]:
-            shown = _add_difference(disk, earlier[disk.name], later[disk.name])
-            node = with_disk(node, with_schedulable_condition(cluster, shown))
+        before, after = earlier.get(disk.name), later.get(disk.name)
+        if before is not None and after is not None and before != after:
+            node = with_disk(node, with_schedulable_condition(cluster, _add_difference(disk, before, after)))
     return cluster.update({("longhorn_nodes", node.name): node})
 
 

@@ -331,7 +331,10 @@ def replica_moves(cluster: PredictedCluster, name: str) -> Iterable[ReplicaMove]
     volume = cluster.snapshot.volumes[name]
     choices = new_replica_placement(cluster, _volume_while_moving(volume)).choices
     candidates = tuple(choice.candidate for choice in choices)
-    if not candidates or not _has_backing_image(cluster, volume, candidates):
+    image = cluster.state.view.cluster.backing_image(volume.backing_image) if volume.backing_image else None
+    # Longhorn would copy the image otherwise, and the copy takes space, too.
+    copied = image is not None and all(candidate.disk_uuid in image.disks for candidate in candidates)
+    if not candidates or (volume.backing_image and not copied):
         return ()
     targets = tuple(DiskPlace(candidate.node.name, candidate.disk.name) for candidate in candidates)
     # Auto-balance might add a replica after the move.
@@ -342,24 +345,16 @@ def replica_moves(cluster: PredictedCluster, name: str) -> Iterable[ReplicaMove]
         ReplicaMove(name, replica.name, origin, targets, replica.size, volume.actual_size)
         for replica, origin in origins
     )
-    return (move for move in moves if all(_is_steady(apply_move(cluster, move, target), volume) for target in checked))
+
+    def is_steady(after: PredictedCluster) -> bool:
+        view = after.state.view
+        return replenishments(view.cluster, volume, view.replicas_of(volume.name)) == {NO_REPLENISHMENT}
+
+    return (move for move in moves if all(is_steady(apply_move(cluster, move, target)) for target in checked))
 
 
 def is_auto_balanced(cluster: PredictedCluster, volume: longhorn.Volume) -> bool:
     return auto_balance_mode(volume, cluster.state.view.settings) != AUTO_BALANCE_DISABLED
-
-
-def _is_steady(cluster: PredictedCluster, volume: longhorn.Volume) -> bool:
-    view = cluster.state.view
-    return replenishments(view.cluster, volume, view.replicas_of(volume.name)) == {NO_REPLENISHMENT}
-
-
-def _has_backing_image(cluster: PredictedCluster, volume: longhorn.Volume, candidates: Iterable[DiskCandidate]) -> bool:
-    if not volume.backing_image:
-        return True
-    image = cluster.state.view.cluster.backing_image(volume.backing_image)
-    # Longhorn would copy the image otherwise, and the copy takes space, too.
-    return image is not None and all(candidate.disk_uuid in image.disks for candidate in candidates)
 
 
 def _volume_while_moving(volume: longhorn.Volume) -> longhorn.Volume:
@@ -373,10 +368,7 @@ def _volume_while_moving(volume: longhorn.Volume) -> longhorn.Volume:
 
 def apply_move(cluster: PredictedCluster, move: ReplicaMove, target: DiskPlace) -> PredictedCluster:
     """Returns the cluster after a move to one of its targets; the new replica has a predicted name, which the real one
-    will not have.
-
-    Raises:
-        WhatIfError: the cluster does not have the volume, the replica or the disk
+    will not have. Raises a WhatIfError if the cluster does not have the volume, the replica or the disk.
     """
     volume = cluster.snapshot.volumes.get(move.volume)
     replica = cluster.snapshot.replicas.get(move.replica)

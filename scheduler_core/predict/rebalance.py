@@ -58,10 +58,8 @@ class Goal(Struct, frozen=True):
 
 
 def largest_volume_goal(cluster: PredictedCluster, storage_class: str, size: int | None) -> Goal:
-    """The largest new volume of a StorageClass rises, to `size` bytes or by anything.
-
-    Raises:
-        WhatIfError: there is no such class of Longhorn
+    """The largest new volume of a StorageClass rises, to `size` bytes or by anything. Raises a WhatIfError if there is
+    no such class of Longhorn.
     """
     largest = LargestVolumes(cluster.state.view)
     sizes = largest.after(cluster.state.view)

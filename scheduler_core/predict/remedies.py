@@ -10,6 +10,7 @@ be on other nodes than the pod, a step on any node may help, and all are tried.
 
 from bisect import insort
 from collections.abc import Sequence
+from itertools import islice
 from typing import Final
 
 from msgspec import Struct
@@ -64,15 +65,8 @@ def find_remedies(
 
 
 def _setting_remedies(trials: "Trials", limit: int) -> list[remedy.Step]:
-    remedies: list[remedy.Step] = []
-    for step in sorted(
-        dict.fromkeys(possible_steps.setting_steps(trials.cluster, trials.decision)), key=lambda step: step.order
-    ):
-        if len(remedies) == limit:
-            break
-        if trials.fits(step):
-            remedies.append(step)
-    return remedies
+    steps = dict.fromkeys(possible_steps.setting_steps(trials.cluster, trials.decision))
+    return list(islice(filter(trials.fits, sorted(steps, key=lambda step: step.order)), limit))
 
 
 def _space_remedies(trials: "Trials", limit: int) -> list[remedy.Step]:

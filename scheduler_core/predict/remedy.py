@@ -50,13 +50,10 @@ class Intervention(IntEnum):
     MOVE = 2
 
 
-_INTERVENTIONS = {
-    RemedyKind.LOWER_RESERVE: Intervention.SPACE,
-    RemedyKind.FREE_SCHEDULED: Intervention.SPACE,
-    RemedyKind.FREE_AVAILABLE: Intervention.SPACE,
-    RemedyKind.GROW_DISK: Intervention.SPACE,
-    RemedyKind.MOVE_REPLICA: Intervention.MOVE,
-}
+_SPACE_KINDS = (
+    RemedyKind.LOWER_RESERVE, RemedyKind.FREE_SCHEDULED, RemedyKind.FREE_AVAILABLE, RemedyKind.GROW_DISK
+)  # fmt: skip
+_INTERVENTIONS = {**dict.fromkeys(_SPACE_KINDS, Intervention.SPACE), RemedyKind.MOVE_REPLICA: Intervention.MOVE}
 _KINDS = tuple(RemedyKind)
 
 

@@ -24,8 +24,6 @@ from scheduler_core.values import replace
 
 # They have no number of replicas that the disruption controller could read.
 _UNSCALED_OWNERS: Final = frozenset({DAEMON_SET, "Node", "Job"})
-IsHealthy = Callable[[PodKey], bool]
-"""Whether a pod is ready, and not being deleted."""
 
 
 class DisruptionBudgets:
@@ -47,14 +45,6 @@ class DisruptionBudgets:
             self._budgets[key] = () if pod is None else tuple(each for each in budgets if _selects(each, pod))
         return self._budgets[key]
 
-    def _sync_failure(self, budget: DisruptionBudget, selected: Iterable[PodKey]) -> str:
-        """Returns why the disruption controller cannot count pods, "" if it can; it then allows no eviction."""
-        if budget.sync_failure or not budget.counts_controllers:
-            return budget.sync_failure
-        pods = self._cluster.snapshot.pods
-        unscaled = (key for key in selected if pods[key].owner in _UNSCALED_OWNERS)
-        return next((f'found no controllers for pod "{name}"' for _, name in unscaled), "")
-
     @cached_property
     def _pods_by_namespace(self) -> dict[str, list[kube.Pod]]:
         pods: dict[str, list[kube.Pod]] = {}
@@ -63,8 +53,10 @@ class DisruptionBudgets:
                 pods.setdefault(pod.namespace, []).append(pod)
         return pods
 
-    def refusal(self, pod: kube.Pod, is_healthy: IsHealthy) -> str:
-        """Returns why the API server refuses to evict a pod, "" if it evicts the pod."""
+    def refusal(self, pod: kube.Pod, is_healthy: Callable[[PodKey], bool]) -> str:
+        """Returns why the API server refuses to evict a pod, "" if it evicts the pod. `is_healthy` says whether a pod is
+        ready, and not being deleted.
+        """
         key = pod.namespaced_name
         budgets = self.of(key)
         if not budgets or ignores_budgets(pod):
@@ -78,15 +70,18 @@ class DisruptionBudgets:
             self._selected[budget.key] = tuple(each.namespaced_name for each in own if _selects(budget, each))
         selected = self._selected[budget.key]
         current = sum(map(is_healthy, selected))
+        failure = budget.sync_failure
         # getExpectedPodCount
         expected = len(selected)
         if budget.counts_controllers:
-            owned = sum(bool(self._cluster.snapshot.pods[each].owner) for each in selected)
-            expected = owned if budget.expected_pods is None else budget.expected_pods
+            owners = {each: self._cluster.snapshot.pods[each].owner for each in selected}
+            expected = sum(map(bool, owners.values())) if budget.expected_pods is None else budget.expected_pods
+            unscaled = [name for (_, name), owner in owners.items() if owner in _UNSCALED_OWNERS]
+            failure = failure or (f'found no controllers for pod "{unscaled[0]}"' if unscaled else "")
         desired = budget.desired_healthy(expected)
         if not is_healthy(key) and (budget.evicts_unhealthy or current >= desired > 0):
             return ""
-        failure = self._sync_failure(budget, selected)
+        # The disruption controller, which cannot count the pods, then allows no eviction.
         if failure:
             return f"PodDisruptionBudget {budget.key} allows no eviction: {failure}"
         # updatePdbStatus
@@ -176,11 +171,11 @@ class Situation(Struct, frozen=True, dict=True):
             for key, entry in self.pods.items()
             if (pod := pods.get(key)) is not None and (not pod.node_name or (pod.live and pod.node_name == entry.left))
         ]
-        candidates = pods.items() if self.waiting is None else ((key, pods.get(key)) for key in self.waiting)
+        keys: Iterable[PodKey] = pods if self.waiting is None else self.waiting
         waiting = [
             PodToPlace(key, Origin.WAITING)
-            for key, pod in candidates
-            if key not in self.pods and pod is not None and pod.live and not pod.node_name
+            for key in keys
+            if key not in self.pods and (pod := pods.get(key)) is not None and pod.live and not pod.node_name
         ]
         entries = sorted((*own, *waiting), key=lambda entry: entry.key)
         before = self._pods_before(entries)

@@ -188,29 +188,25 @@ class Timeline:
                 self._report_progress()
             if not self._placed_since:
                 return
-            self._waiting = self._refused
-            self._refused = []
-            self._evictions = self._refused_evictions
-            self._refused_evictions = []
+            self._waiting, self._refused = self._refused, []
+            self._evictions, self._refused_evictions = self._refused_evictions, []
             self._volumes = [name for name in sorted(self._problems) if name not in self._delayed]
 
     def _advance(self) -> None:
-        volumes = len(self._volumes)
-        number = self._choose(len(self._waiting) + len(self._to_attach) + volumes + len(self._evictions))
-        if number < len(self._waiting):
+        pods = len(self._waiting)
+        attached = pods + len(self._to_attach)
+        volumes = attached + len(self._volumes)
+        number = self._choose(volumes + len(self._evictions))
+        if number < pods:
             self._decide(self._waiting.pop(number))
-            return
-        number -= len(self._waiting)
-        if number < len(self._to_attach):
-            self._attach(self._to_attach.pop(number))
-            return
-        number -= len(self._to_attach)
-        if number >= volumes:
+        elif number < attached:
+            self._attach(self._to_attach.pop(number - pods))
+        elif number >= volumes:
             self._evict(self._evictions.pop(number - volumes))
-            return
-        step = self._take_step(self._volumes[number])
-        if step.problem or not step.changed:
-            self._volumes.pop(number)
+        else:
+            step = self._take_step(self._volumes[number - attached])
+            if step.problem or not step.changed:
+                self._volumes.pop(number - attached)
 
     def _decide(self, entry: PodToPlace) -> None:
         pod = self.cluster.snapshot.pods[entry.key]
@@ -320,10 +316,8 @@ class Timeline:
         held_up: list[str] = []
         for name in self._open_drains:
             self._blockers.pop(name, None)
-            evictions = sorted(
-                (each for each in self._refused_evictions if each.left == name), key=lambda each: each.key
-            )
-            refused = [f"pod {'/'.join(entry.key)} {text}" for entry in evictions for text in self._refusals[entry.key]]
+            keys = sorted(each.key for each in self._refused_evictions if each.left == name)
+            refused = [f"pod {'/'.join(key)} {text}" for key in keys for text in self._refusals[key]]
             unmanaged = [f"pod {pod} has no controller" for pod, node in self._situation.unmanaged if node == name]
             # The volumes of pods that are still to be evicted say nothing more.
             blockers = (*unmanaged, *(refused or cluster_changes.drain_blockers(self.cluster, name, self._gone)))
@@ -362,9 +356,8 @@ class Timeline:
 
     def _lacks_replicas(self, name: str) -> bool:
         volume = self.cluster.snapshot.volumes.get(name)
-        return (
-            volume is not None and predicted_replicas.healthy_replicas(self.cluster, name) < volume.number_of_replicas
-        )
+        healthy = predicted_replicas.healthy_replicas(self.cluster, name)
+        return volume is not None and healthy < volume.number_of_replicas
 
     def _note_replicas(self, name: str) -> None:
         if self._lacks_replicas(name):
@@ -386,15 +379,14 @@ class Timeline:
         for name in self._situation.degraded:
             if not self._has_attachment(name) and self._lacks_replicas(name):
                 self._problems.setdefault(name, _DETACHED)
-        stuck = {key: reason for key in self._bound if (reason := self._stuck_reason(key))}
         return OrderResult(
-            cluster=self.cluster,
-            nodes={key: decision.node for key, decision in self._bound.items()},
-            refusals=self._refusals,
-            stuck=stuck,
-            copied_bytes=self._copied,
-            blockers=self._blockers,
-            fewer_replicas=self._fewer,
-            incomplete=dict(self._problems),
-            waits=self._waits,
+            self.cluster,
+            {key: decision.node for key, decision in self._bound.items()},
+            self._refusals,
+            {key: reason for key in self._bound if (reason := self._stuck_reason(key))},
+            self._copied,
+            self._blockers,
+            self._fewer,
+            dict(self._problems),
+            self._waits,
         )

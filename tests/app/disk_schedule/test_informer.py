@@ -9,12 +9,18 @@ from app.disk_schedule.informer import Informer, InformerObject, read_image, rea
 from scheduler_core.convert.disk_schedule import read_disk_schedule
 from scheduler_core.convert.snapshot_kinds import REPLICA
 from scheduler_core.model.disk_schedule import Fault
+from tests.worlds.timeline import play, rows
+from tests.worlds.virtual_time import virtual_loop
 
 Change = tuple[str, str | Fault | None, str | Fault | None]
 
 
 def object_at(version: int, value: str, name: str = "a") -> InformerObject[str]:
     return InformerObject(name, str(version), value)
+
+
+def raw_at(version: str) -> bytes:
+    return json.dumps({"metadata": {"name": "a", "resourceVersion": version}}).encode()
 
 
 def subscribed_informer() -> tuple[Informer[str], list[Change]]:
@@ -43,22 +49,16 @@ def test_a_new_version_of_an_unreadable_object_is_reported_even_with_the_same_fa
     assert changes == [("a", None, bad), ("a", bad, bad)]
 
 
-def test_the_answer_to_a_write_counts_before_its_watch_event() -> None:
+def test_the_answer_to_a_write_counts_before_its_watch_event_and_does_not_restore_a_deleted_object() -> None:
     informer, changes = subscribed_informer()
     informer.replace({"a": object_at(5, "old")})
-    informer.store_written(object_at(9, "written"))
+    informer.store(raw_at("9"))
     informer.change("a", object_at(7, "between"))
-    assert informer.value("a") == "written"
+    assert informer.value("a") == "decoded"
     informer.change("a", object_at(12, "later"))
-    assert changes == [("a", None, "old"), ("a", "old", "written"), ("a", "written", "later")]
-
-
-def test_the_answer_to_a_write_does_not_restore_a_deleted_object() -> None:
-    informer, _ = subscribed_informer()
-    informer.replace({"a": object_at(5, "old")})
     informer.change("a", None)
-    informer.store_written(object_at(9, "written"))
-    assert informer.get("a") is None
+    informer.store(raw_at("15"))
+    assert changes == [("a", None, "old"), ("a", "old", "decoded"), ("a", "decoded", "later"), ("a", "later", None)]
 
 
 def test_a_copy_of_all_objects_does_not_change() -> None:
@@ -78,26 +78,12 @@ def test_an_unreadable_object_is_stored_with_its_name_and_its_fault() -> None:
     assert str(decoded.value) == "spec.volumeSize '-5' is negative"
 
 
-def test_what_this_process_wrote_is_not_decoded_again() -> None:
+def test_a_version_that_is_in_the_cache_is_not_decoded_again() -> None:
+    """Mostly this process has written it."""
     informer, _ = subscribed_informer()
-    informer.replace({"a": object_at(5, "old")})
-    informer.store_written(object_at(6, "written"))
-    informer.store_written(object_at(7, "newest"))
-    values = []
-    for version in ("5", "6", "7", "8", ""):
-        _, decoded = informer.decode(json.dumps({"metadata": {"name": "a", "resourceVersion": version}}).encode())
-        values.append(decoded.value)
-    assert values == ["decoded", "newest", "newest", "decoded", "decoded"]
-
-
-def test_an_object_that_was_deleted_is_decoded_again() -> None:
-    informer, _ = subscribed_informer()
-    informer.replace({"a": object_at(5, "old")})
-    informer.store_written(object_at(6, "written"))
-    informer.change("a", None)
-    informer.change("a", object_at(8, "new"))
-    _, decoded = informer.decode(json.dumps({"metadata": {"name": "a", "resourceVersion": "6"}}).encode())
-    assert decoded.value == "decoded"
+    informer.replace({"a": object_at(7, "written")})
+    values = [informer.decode(raw_at(version))[1].value for version in ("6", "7", "8", "")]
+    assert values == ["decoded", "written", "decoded", "decoded"]
 
 
 def test_kept_bytes_are_the_object_without_managed_fields() -> None:
@@ -125,41 +111,41 @@ def test_images_and_disk_schedules_have_a_fault_per_field() -> None:
     assert [fault.field for fault in schedule.faults] == ["spec.replicas.r"]
 
 
-@pytest.mark.parametrize(("elapsed", "remaining"), [(0, 300.0), (100, 200.0), (300, 0.0), (1000, 0.0)])
-def test_a_request_for_an_unknown_object_waits(elapsed: float, remaining: float) -> None:
-    now = [50.0]
-    orphans = OrphanRequests(300, lambda: now[0])
-    assert orphans.remaining_wait("r") == 300
-    now[0] += elapsed
-    assert orphans.remaining_wait("r") == remaining
+class Orphans(OrphanRequests):
+    """Missing objects, for which requests are withdrawn after 300 seconds."""
+
+    def __init__(self) -> None:
+        super().__init__(300, virtual_loop().time)
+
+    async def end(self) -> None:
+        pass
 
 
-def test_a_request_for_a_deleted_object_does_not_wait() -> None:
-    now = [50.0]
-    orphans = OrphanRequests(300, lambda: now[0])
-    orphans.mark_deleted("r")
-    assert orphans.remaining_wait("r") == 0
-    now[0] += 299
-    orphans.stop_waiting("r")
-    assert orphans.remaining_wait("r") == 0
-    now[0] += 1
-    orphans.stop_waiting("r")
-    assert orphans.remaining_wait("r") == 300
+TIMELINES = {
+    "a request for an unknown object waits": """
+        0    remaining_wait r -> 300
+        100  remaining_wait r -> 200
+        300  remaining_wait r -> 0
+        1000 remaining_wait r -> 0
+    """,
+    "a request for a deleted object does not wait": """
+        0   mark_deleted r; remaining_wait r -> 0
+        299 stop_waiting r; remaining_wait r -> 0
+        301 stop_waiting r; remaining_wait r -> 300
+    """,
+    "a request that is withdrawn late does not wait": """
+        0    mark_deleted r; remaining_wait r -> 0
+        1000 remaining_wait r -> 0
+    """,
+    "deletions are remembered for a limited time": """
+        0   mark_deleted a
+        150 mark_deleted b
+        300 mark_deleted a
+        451 mark_deleted c; __len__ -> 2
+    """,
+}
 
 
-def test_a_request_that_is_withdrawn_late_does_not_wait() -> None:
-    now = [50.0]
-    orphans = OrphanRequests(300, lambda: now[0])
-    orphans.mark_deleted("r")
-    assert orphans.remaining_wait("r") == 0
-    now[0] += 1000
-    assert orphans.remaining_wait("r") == 0
-
-
-def test_deletions_are_remembered_for_a_limited_time() -> None:
-    now = [50.0]
-    orphans = OrphanRequests(300, lambda: now[0])
-    for name in ("a", "b", "a", "c"):
-        orphans.mark_deleted(name)
-        now[0] += 150
-    assert len(orphans) == 2
+@pytest.mark.parametrize("timeline", rows(TIMELINES))
+def test_orphaned_requests(timeline: str) -> None:
+    play(Orphans, timeline)

@@ -46,9 +46,8 @@ class Server:
             raise ApiError(f"PUT {name}", 409, "Conflict", "changed")
         self.puts.append(dict(body))
         self.body = {**self.body, **{key: body[key] for key in ("status" if subresource else "spec",)}}
-        written = self._store()
-        self.cache.store_written(written)
-        return written
+        self._store()
+        return self.cache.store(json.dumps(self.body).encode())
 
     @property
     def requests(self) -> dict[str, int]:

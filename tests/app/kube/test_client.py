@@ -378,7 +378,7 @@ async def test_a_renewed_service_account_token_is_read_again(tmp_path: Path, mon
     assert [text.lower() for text in tokens] == ["bearer first", "bearer second"]
 
 
-LEASE = {"kind": "Lease", "metadata": {"name": "extender"}}
+LEASE: Any = {"kind": "Lease", "metadata": {"name": "extender"}}
 
 
 async def echo(request: web.Request) -> web.StreamResponse:
@@ -390,26 +390,28 @@ async def known_as_account(request: web.Request) -> web.StreamResponse:
     return web.json_response({**await request.json(), "status": {"userInfo": user}})
 
 
-async def create(folder: Path, *answers: Any) -> Any:
-    """Creates a Lease; the API server answers the calls in this order."""
+OWNER = {"apiVersion": "v1", "kind": "ServiceAccount", "name": "extender", "uid": "u-1"}
+OWNED = {"name": "extender", "ownerReferences": [OWNER]}
+
+
+@pytest.mark.parametrize(
+    ("review", "metadata"),
+    [
+        pytest.param(known_as_account, OWNED, id="the owner is added"),
+        # An object without an owner is better than none.
+        pytest.param(failing(403), LEASE["metadata"], id="forbidden to ask"),
+        pytest.param(failing(404), LEASE["metadata"], id="no such review"),
+        # The caller tries again: a moment's trouble must not leave an object behind for ever.
+        pytest.param(failing(500), None, id="another error"),
+    ],
+)
+async def test_an_object_is_created_with_its_owner(review: Any, metadata: Any, tmp_path: Path) -> None:
     api = FakeApi()
-    api.plans["get"] = list(answers)
-    async with connect_client(api, folder) as client:
-        return json.loads(await create_owned(client, LEASES.path("longhorn-system"), "longhorn-system", LEASE, 5))
-
-
-async def test_the_owner_is_added_to_the_object(tmp_path: Path) -> None:
-    created = await create(tmp_path, known_as_account, echo)
-    owner = {"apiVersion": "v1", "kind": "ServiceAccount", "name": "extender", "uid": "u-1"}
-    assert created["metadata"] == {"name": "extender", "ownerReferences": [owner]}
-
-
-@pytest.mark.parametrize("status", [403, 404])
-async def test_an_object_without_an_owner_is_better_than_none(tmp_path: Path, status: int) -> None:
-    assert await create(tmp_path, failing(status), echo) == LEASE
-
-
-async def test_another_error_is_tried_again_by_the_caller(tmp_path: Path) -> None:
-    """Otherwise a moment's trouble would leave an object behind for ever."""
-    with pytest.raises(ApiError):
-        await create(tmp_path, failing(500), echo)
+    api.plans["get"] = [review, echo]
+    async with connect_client(api, tmp_path) as client:
+        creating = create_owned(client, LEASES.path("longhorn-system"), "longhorn-system", LEASE, 5)
+        if metadata is None:
+            with pytest.raises(ApiError):
+                await creating
+        else:
+            assert json.loads(await creating) == {**LEASE, "metadata": metadata}

@@ -75,20 +75,6 @@ def test_bound_pods_of_one_template_share_what_rules_read_of_them() -> None:
     assert first.pod.scheduling is second.pod.scheduling
 
 
-def test_the_observer_gets_the_node_of_an_assumed_pod_and_its_end() -> None:
-    cache, _ = cache_of("a")
-    observer = RecordingLonghornCache()
-    cache.longhorn = cast("LonghornCache", observer)
-    cache.objects["pods"].change(KEY, pending_pod())
-    cache.objects["pods"].change(("shop", "other"), on_node(pending_pod("other"), "a"))
-    cache.assume(pending_pod(), "a")
-    assert observer.bound_pods == {}
-    cache.objects["pods"].change(KEY, on_node(pending_pod(), "b"))
-    assert observer.bound_pods == {KEY: (pending_pod(), "b")}
-    cache.objects["pods"].replace({})
-    assert observer.bound_pods == {}
-
-
 def test_a_late_event_without_a_node_does_not_end_an_assumption() -> None:
     """The event may be older than the Binding."""
     cache, handler = cache_of("a")

@@ -9,7 +9,8 @@ import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
 
-from app.kube.event_recorder import MAX_REFUSALS
+from app.runtime.event_recorder import MAX_REFUSALS, ApiDispatcher
+from app.runtime.work_queue import Requeue
 from scheduler_core.backoff import Backoff
 from scheduler_core.convert.generic import not_scheduled_patch
 from scheduler_core.convert.kube import MAX_MESSAGE
@@ -62,7 +63,7 @@ async def test_only_a_changed_message_is_written_and_the_transition_time_stays(
         first = api.condition("big")
         reads = api.count("get")
         await until("more attempts", lambda: has_metric(scheduler, 'attempts_total{result="unschedulable"} 3.0'))
-        assert (api.status_requests, api.count("get")) == (1, reads)
+        assert (api.status_requests, api.event_requests, api.count("get")) == (1, 1, reads)
         await api.put(NODES, node("tiny", "1"))
         await until("another text", lambda: api.condition("big")["message"].startswith("0/2 "))
     assert api.status_requests == 2
@@ -102,16 +103,17 @@ async def test_the_watch_event_of_the_condition_causes_no_attempt(tmp_path: Path
         assert has_failed(2)
 
 
-async def test_a_failed_binding_is_reported_as_a_scheduler_error(tmp_path: Path) -> None:
+async def test_a_failed_binding_is_reported_as_a_scheduler_error_and_truncated_as_in_the_event(tmp_path: Path) -> None:
     api = SchedulingApi(node("a", "2"), pod("web", "2"))
-    api.plan_bindings(failing(403, "no", "Forbidden"), 100)
+    api.plan_bindings(failing(403, "no! " * MAX_MESSAGE, "Forbidden"), 100)
     async with running_scheduler(api, tmp_path):
         await until("the condition", lambda: api.condition("web"))
         await until("the event", lambda: api.events_with("FailedScheduling"))
     condition = api.condition("web")
+    message = condition["message"]
     assert (condition["status"], condition["reason"]) == ("False", "SchedulerError")
-    assert condition["message"] == api.events_with("FailedScheduling")[0]["message"]
-    assert condition["message"].startswith("binding to a failed: ")
+    assert message == api.events_with("FailedScheduling")[0]["message"]
+    assert (message.startswith("binding to a failed: "), len(message), message[-4:]) == (True, MAX_MESSAGE, " ...")
 
 
 async def test_the_condition_of_a_pod_that_is_bound_meanwhile_stays_true(tmp_path: Path) -> None:
@@ -135,14 +137,6 @@ async def test_the_condition_of_a_pod_that_is_bound_meanwhile_stays_true(tmp_pat
     assert [entry for entry in logs if entry["log_level"] == "warning"] == []
 
 
-async def test_a_pod_that_changes_meanwhile_is_read_again(tmp_path: Path) -> None:
-    api = SchedulingApi(node("small", "1"), pod("big", "3"))
-    api.plans["status"] = [failing(409, "the pod has changed", "Conflict")] * 2
-    async with running_scheduler(api, tmp_path):
-        await until("the condition", lambda: api.condition("big"))
-    assert api.status_requests == 3
-
-
 async def test_a_pod_that_is_deleted_meanwhile_is_no_failure(tmp_path: Path) -> None:
     api = SchedulingApi(node("small", "1"), pod("big", "3"))
     api.always["status"] = failing(404, "no such pod", "NotFound")
@@ -154,16 +148,19 @@ async def test_a_pod_that_is_deleted_meanwhile_is_no_failure(tmp_path: Path) -> 
     assert [entry for entry in logs if entry["log_level"] == "warning"] == []
 
 
-async def test_the_condition_of_an_ever_changing_pod_is_written_after_the_next_attempt(tmp_path: Path) -> None:
+@pytest.mark.parametrize("conflicts", [2, 3], ids=["read again", "written after the next attempt"])
+async def test_a_pod_that_changes_meanwhile_gets_its_condition(conflicts: int, tmp_path: Path) -> None:
     api = SchedulingApi(node("small", "1"), pod("restless", "3"))
-    api.plans["status"] = [failing(409, "the pod has changed", "Conflict")] * 3
+    api.plans["status"] = [failing(409, "the pod has changed", "Conflict")] * conflicts
     with capture_logs() as logs:
         async with running_scheduler(api, tmp_path) as scheduler:
             await until("the condition", lambda: api.condition("restless"))
-            assert has_metric(scheduler, 'write_failures_total{what="condition"} 1.0')
-    assert api.status_requests == 4
-    (refusal,) = [entry for entry in logs if entry["event"] == "a write was refused"]
-    assert (refusal["what"], "the pod has changed" in refusal["problem"]) == ("condition", True)
+            assert has_metric(scheduler, f'write_failures_total{{what="condition"}} {conflicts // 3}.0')
+    assert api.status_requests == conflicts + 1
+    refusals = [entry for entry in logs if entry["event"] == "a write was refused"]
+    assert [(each["what"], "the pod has changed" in each["problem"]) for each in refusals] == [("condition", True)] * (
+        conflicts // 3
+    )
 
 
 async def test_a_refused_write_is_logged_and_does_not_stop_scheduling(tmp_path: Path) -> None:
@@ -182,7 +179,7 @@ async def test_a_refused_write_is_logged_and_does_not_stop_scheduling(tmp_path: 
 
 
 async def test_an_unanswered_write_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.kube.event_recorder._BACKOFF", Backoff(0.1, 0.3))
+    monkeypatch.setattr(ApiDispatcher, "backoffs", {Requeue.FAILED: Backoff(0.1, 0.3)})
     api = SchedulingApi(node("small", "1"), pod("big", "3"))
     api.plans["status"] = [failing(503, "etcd is away")] * 2
     with capture_logs() as logs:
@@ -196,7 +193,7 @@ async def test_a_write_that_always_fails_is_given_up_until_the_next_attempt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A webhook may fail forever. The next attempt to schedule writes the condition again."""
-    monkeypatch.setattr("app.kube.event_recorder._BACKOFF", Backoff(0.01, 0.32))
+    monkeypatch.setattr(ApiDispatcher, "backoffs", {Requeue.FAILED: Backoff(0.01, 0.32)})
     api = SchedulingApi(node("small", "1"), pod("big", "3"))
     api.plans["status"] = [failing(500, "failed calling webhook")] * MAX_REFUSALS
     with capture_logs() as logs:
@@ -219,17 +216,6 @@ async def test_a_new_term_writes_the_condition_again(tmp_path: Path) -> None:
         scheduler.activate()
         await until("the condition", lambda: api.condition("big")["message"] != "of another process")
         assert api.condition("big")["message"] == first["message"]
-
-
-async def test_a_long_message_is_truncated_as_in_the_event(tmp_path: Path) -> None:
-    api = SchedulingApi(node("a", "2"), pod("web", "2"))
-    api.plan_bindings(failing(403, "no! " * MAX_MESSAGE, "Forbidden"), 100)
-    async with running_scheduler(api, tmp_path):
-        await until("the condition", lambda: api.condition("web"))
-        await until("the event", lambda: api.events_with("FailedScheduling"))
-    message = api.condition("web")["message"]
-    assert (len(message), message[-4:]) == (MAX_MESSAGE, " ...")
-    assert message == api.events_with("FailedScheduling")[0]["message"]
 
 
 @pytest.mark.parametrize(

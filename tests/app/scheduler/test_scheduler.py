@@ -37,7 +37,7 @@ async def test_pods_of_other_schedulers_and_gated_pods_are_not_bound(tmp_path: P
 async def test_an_unschedulable_pod_gets_an_event_and_is_bound_when_a_node_appears(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.kube.event_recorder.QUIET_SECONDS", 0.1)
+    monkeypatch.setattr("app.runtime.event_recorder.QUIET_SECONDS", 0.1)
     api = SchedulingApi(node("small", "1"), pod("big", "3"))
     async with running_scheduler(api, tmp_path):
         await until("the event", lambda: api.events_with("FailedScheduling"))
@@ -66,15 +66,6 @@ async def test_a_change_that_may_help_ends_a_back_off(tmp_path: Path) -> None:
         await api.put(NODES, node("large", "4"))
         await until("the pod", lambda: api.bindings)
         assert api.bindings == [("big", "large")]
-
-
-async def test_equal_failures_cost_one_write(tmp_path: Path) -> None:
-    """The second attempt is only counted, because its message is the same."""
-    api = SchedulingApi(node("small", "1"), pod("big", "3"))
-    async with running_scheduler(api, tmp_path):
-        await until("the event", lambda: api.events_with("FailedScheduling"))
-        await asyncio.sleep(2)  # it is tried again after a second
-        assert api.event_requests == 1
 
 
 async def test_a_refused_binding_is_tried_again(tmp_path: Path) -> None:

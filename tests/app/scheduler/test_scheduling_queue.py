@@ -4,89 +4,140 @@ from itertools import pairwise
 
 import pytest
 
-from app.scheduler.scheduling_queue import MAX_BACKOFF, MAX_BACKOFF_AFTER_CHANGE, MIN_BACKOFF, SchedulingQueue
+from app.scheduler.scheduling_queue import SchedulingQueue
 from scheduler_core.convert.generic import PendingPod
 from scheduler_core.model.kube import Pod
+from tests.worlds.timeline import play, rows
+from tests.worlds.virtual_time import virtual_loop
 
-KEY = ("shop", "web")
 
-
-def pod(name: str = "web", uid: str = "1", **fields: object) -> PendingPod:
+def pod(name: str = "web", uid: object = "1", **fields: object) -> PendingPod:
     created = str(fields.pop("created", ""))
-    return PendingPod(Pod("shop", name, uid, **fields), created=created)  # type: ignore[arg-type]
+    return PendingPod(Pod("shop", name, str(uid), **fields), created=created)  # type: ignore[arg-type]
 
 
-def pop_due(queue: SchedulingQueue, now: float) -> list[str]:
-    """Pops all due pods; returns their names in order."""
-    names = []
-    while (pending := queue.pop(now)) is not None:
-        names.append(pending.pod.name)
-    return names
+class World:
+    """A queue whose clock begins at 0."""
+
+    def __init__(self) -> None:
+        self.queue = SchedulingQueue()
+        self._now = virtual_loop().time
+        self._began = self._now()
+
+    @property
+    def now(self) -> float:
+        return round(self._now() - self._began, 3)
+
+    def put(self, name: str = "web", uid: int = 1, **fields: object) -> None:
+        self.queue.put(pod(name, uid, **fields), self.now)
+
+    def due(self) -> list[str]:
+        """Pops all due pods; returns their names in order."""
+        names = []
+        while (pending := self.queue.pop(self.now)) is not None:
+            names.append(pending.pod.name)
+        return names
+
+    def fail(self, *names: str) -> None:
+        for name in names or ("web",):
+            self.queue.back_off(("shop", name), self.now)
+
+    def change(self) -> None:
+        self.queue.shorten_backoffs(self.now)
+
+    def discard(self) -> None:
+        self.queue.discard(("shop", "web"))
+
+    def unchanged(self, uid: int = 1, **fields: object) -> bool:
+        return self.queue.is_unchanged(pod("web", uid, **fields))
+
+    @property
+    def next(self) -> float | None:
+        return self.queue.next_due()
+
+    def pauses(self, attempts: int, changes: str = "no") -> list[float]:
+        """Tries a pod whenever it is due, and fails at once; returns the pauses. With `changes` something that may help changes
+        right after each attempt.
+        """
+        times = [self.now]
+        for _ in range(attempts):
+            assert self.queue.pop(times[-1]) is not None
+            self.queue.back_off(("shop", "web"), times[-1])
+            if changes == "yes":
+                self.queue.shorten_backoffs(times[-1])
+            times.append(self.queue.next_due() or 0)
+        return [later - earlier for earlier, later in pairwise(times)]
+
+    async def end(self) -> None:
+        pass
 
 
-def fail_attempts(queue: SchedulingQueue, attempts: int, *, changes: bool = False) -> list[float]:
-    """Tries a pod whenever it is due, and fails at once; returns the times of the attempts.
+TIMELINES = {
+    "pods are ordered by priority, then age, then name": """
+        0 put young created=2026-01-02; put b created=2026-01-01; put a created=2026-01-01
+        0 put urgent created=2026-01-03 priority=7; due -> urgent a b young
+    """,
+    "the back-off doubles from a second to a minute": """
+        0 put; pauses 8 -> 1 2 4 8 16 32 60 60
+    """,
+    "a change that may help shortens the back-off": """
+        0 put; pauses 8 changes=yes -> 1 2 4 8 10 10 10 10
+    """,
+    "a change that may help ends a long back-off": """
+        0 put; pauses 6 -> 1 2 4 8 16 32
+        46 change; due -> web
+    """,
+    "no pod is tried twice within a second": """
+        0 put; due -> web; fail
+        0.1 change
+        0.2 change
+        0.9 due -> none
+        1 due -> web
+    """,
+    "the least recently tried pod goes first": """
+        0 put a created=2026-01-03; put b created=2026-01-02; put c created=2026-01-01; due -> c b a; fail a
+        0.1 fail c
+        0.2 fail b
+        5 due -> a c b
+    """,
+    # New and retried pods take turns only among equal priorities, as in kube-scheduler.
+    "priority goes before fairness": """
+        0 put tried priority=1; put stuck priority=2; due -> stuck tried; fail stuck tried
+        1 put urgent priority=3; put fresh-1 priority=1; put fresh-2 priority=1; due -> urgent stuck fresh-1 tried fresh-2
+    """,
+    # The attempt may have begun before the change.
+    "a change during an attempt shortens the back-off": """
+        0 put; pauses 5 -> 1 2 4 8 16
+        31 due -> web; change; fail; next -> 41
+    """,
+    "a pod is not tried again during its attempt": """
+        0 put; due -> web; put priority=3
+        100 due -> none; unchanged -> no; unchanged priority=3 -> yes
+    """,
+    "an unchanged pod keeps its back-off": """
+        0 put; pauses 3 -> 1 2 4
+        3.5 put; next -> 7
+    """,
+    "a changed condition keeps the back-off, and does not change the pod": """
+        0 put version=1; pauses 3 -> 1 2 4
+        3.5 put version=2 unschedulable=why; next -> 7
+        7 due -> web; put version=3 unschedulable=else; unchanged version=2 -> yes
+        7 put version=4 priority=1; unchanged version=2 -> no
+    """,
+    "a later pod of the same name is tried at once": """
+        0 put; pauses 5 -> 1 2 4 8 16
+        16 put uid=2; due -> web; unchanged -> no
+    """,
+    "a discarded pod is not tried again": """
+        0 put; due -> web; discard; fail; next -> none; queue.__len__ -> 0
+        1000 due -> none
+    """,
+}
 
-    With `changes` something that may help changes right after each attempt.
-    """
-    times = []
-    now = 0.0
-    for _ in range(attempts):
-        assert queue.pop(now) is not None
-        times.append(now)
-        queue.back_off(KEY, now)
-        if changes:
-            queue.shorten_backoffs(now)
-        due = queue.next_due()
-        assert due is not None
-        now = due
-    return times
 
-
-def test_pods_are_ordered_by_priority_then_age_then_name() -> None:
-    queue = SchedulingQueue()
-    for pending in (
-        pod("young", created="2026-01-02T00:00:00Z"),
-        pod("b", created="2026-01-01T00:00:00Z"),
-        pod("a", created="2026-01-01T00:00:00Z"),
-        pod("urgent", created="2026-01-03T00:00:00Z", priority=7),
-    ):
-        queue.put(pending, 0)
-    assert pop_due(queue, 0) == ["urgent", "a", "b", "young"]
-
-
-def test_the_back_off_doubles_from_a_second_to_a_minute() -> None:
-    queue = SchedulingQueue()
-    queue.put(pod(), 0)
-    times = fail_attempts(queue, 9)
-    pauses = [later - earlier for earlier, later in pairwise(times)]
-    assert pauses == [MIN_BACKOFF, 2, 4, 8, 16, 32, MAX_BACKOFF, MAX_BACKOFF]
-
-
-def test_a_change_that_may_help_shortens_the_back_off() -> None:
-    queue = SchedulingQueue()
-    queue.put(pod(), 0)
-    times = fail_attempts(queue, 9, changes=True)
-    pauses = [later - earlier for earlier, later in pairwise(times)]
-    assert pauses == [MIN_BACKOFF, 2, 4, 8, *[MAX_BACKOFF_AFTER_CHANGE] * 4]
-
-
-def test_a_change_that_may_help_ends_a_long_back_off() -> None:
-    queue = SchedulingQueue()
-    queue.put(pod(), 0)
-    last = fail_attempts(queue, 6)[-1]
-    queue.shorten_backoffs(last + 15)
-    assert pop_due(queue, last + 15) == ["web"]
-
-
-def test_no_pod_is_tried_twice_within_a_second() -> None:
-    queue = SchedulingQueue()
-    queue.put(pod(), 0)
-    last = fail_attempts(queue, 1)[-1]
-    queue.shorten_backoffs(last + 0.1)
-    queue.shorten_backoffs(last + 0.2)
-    assert pop_due(queue, last + 0.9) == []
-    assert pop_due(queue, last + MIN_BACKOFF) == ["web"]
+@pytest.mark.parametrize("timeline", rows(TIMELINES))
+def test_a_pod_is_tried(timeline: str) -> None:
+    play(World, timeline)
 
 
 @pytest.mark.parametrize(("stuck", "seconds"), [(15, 0.06), (20, 0.06), (12, 0.1), (500, 0.1)])
@@ -131,90 +182,3 @@ def test_many_new_pods_do_not_starve_a_retried_pod() -> None:
         else:
             queue.discard(pending.pod.namespaced_name)
     assert [later - earlier for earlier, later in pairwise(attempts)] == [1.125, 2.125, 4.125, 8.125]
-
-
-def test_the_least_recently_tried_pod_goes_first() -> None:
-    queue = SchedulingQueue()
-    for name, created in (("a", "2026-01-03"), ("b", "2026-01-02"), ("c", "2026-01-01")):
-        queue.put(pod(name, created=created), 0)
-        (only,) = pop_due(queue, 0)
-        queue.back_off(("shop", only), {"a": 0.0, "b": 0.2, "c": 0.1}[name])
-    assert pop_due(queue, 5) == ["a", "c", "b"]
-
-
-def test_priority_goes_before_fairness() -> None:
-    """New and retried pods take turns only among equal priorities, as in kube-scheduler."""
-    queue = SchedulingQueue()
-    for name, priority in (("tried", 1), ("stuck", 2)):
-        queue.put(pod(name, priority=priority), 0)
-    for name in pop_due(queue, 0):
-        queue.back_off(("shop", name), 0)
-    for name, priority in (("urgent", 3), ("fresh-1", 1), ("fresh-2", 1)):
-        queue.put(pod(name, priority=priority), 1)
-    assert pop_due(queue, 1) == ["urgent", "stuck", "fresh-1", "tried", "fresh-2"]
-
-
-def test_a_change_during_an_attempt_shortens_the_back_off() -> None:
-    """The attempt may have begun before the change."""
-    queue = SchedulingQueue()
-    queue.put(pod(), 0)
-    last = fail_attempts(queue, 5)[-1] + 16
-    assert queue.pop(last) is not None
-    queue.shorten_backoffs(last)
-    queue.back_off(KEY, last)
-    assert queue.next_due() == last + MAX_BACKOFF_AFTER_CHANGE
-
-
-def test_a_pod_is_not_tried_again_during_its_attempt() -> None:
-    queue = SchedulingQueue()
-    queue.put(pod(), 0)
-    assert pop_due(queue, 0) == ["web"]
-    queue.put(pod(priority=3), 0)
-    assert pop_due(queue, 100) == []
-    assert not queue.is_unchanged(pod())
-    assert queue.is_unchanged(pod(priority=3))
-
-
-def test_an_unchanged_pod_keeps_its_back_off() -> None:
-    queue = SchedulingQueue()
-    queue.put(pod(), 0)
-    fail_attempts(queue, 3)
-    due = queue.next_due()
-    queue.put(pod(), 3.5)
-    assert queue.next_due() == due
-
-
-def test_a_changed_condition_keeps_the_back_off() -> None:
-    def version(number: int, condition: str = "", priority: int = 0) -> PendingPod:
-        return pod(version=number, unschedulable=condition, priority=priority)
-
-    queue = SchedulingQueue()
-    queue.put(version(1), 0)
-    fail_attempts(queue, 3)
-    due = queue.next_due()
-    assert due is not None
-    queue.put(version(2, "since then Unschedulable: why"), 3.5)
-    assert queue.next_due() == due
-    assert queue.pop(due) == version(2, "since then Unschedulable: why")
-    queue.put(version(3, "since then Unschedulable: why else"), due)
-    assert queue.is_unchanged(version(2))
-    queue.put(version(4, priority=1), due)
-    assert not queue.is_unchanged(version(2))
-
-
-def test_a_later_pod_of_the_same_name_is_tried_at_once() -> None:
-    queue = SchedulingQueue()
-    queue.put(pod(), 0)
-    fail_attempts(queue, 5)
-    queue.put(pod(uid="2"), 16)
-    assert pop_due(queue, 16) == ["web"]
-    assert not queue.is_unchanged(pod())
-
-
-def test_a_discarded_pod_is_not_tried_again() -> None:
-    queue = SchedulingQueue()
-    queue.put(pod(), 0)
-    assert queue.pop(0) is not None
-    queue.discard(KEY)
-    queue.back_off(KEY, 0)
-    assert (len(queue), queue.next_due(), pop_due(queue, 1000)) == (0, None, [])

@@ -9,16 +9,17 @@ There is one Event per object and reason, which counts. It has the latest messag
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Hashable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from datetime import UTC, datetime
-from itertools import count
-from typing import Final, Generic, TypeVar
+from typing import ClassVar, Final, Generic, TypeVar
 
 import structlog
 from msgspec import Struct
 
 from app.kube.client import ApiError, KubeClient
 from app.kube.resources import EVENTS
+from app.runtime.work_queue import Requeue, WorkQueue
 from scheduler_core import caches, errors, values
 from scheduler_core.backoff import Backoff
 from scheduler_core.convert.kube import ObjectEvent, ObjectReference, event_patch, new_event
@@ -34,31 +35,12 @@ MAX_REFUSALS: Final = 5
 _MAX_EVENTS: Final = 10_000
 # Of the object's part; an Event's name has 253 characters at most.
 _MAX_NAME: Final = 230
-# Up to half a minute: a call without an answer takes ten seconds.
-_BACKOFF: Final = Backoff(1.0, 32.0)
 
 _Key = TypeVar("_Key", bound=Hashable)
 _Call = TypeVar("_Call")
 
 
-class _Attempts(Struct):
-    """The attempts to make a call."""
-
-    urgent: bool  # whether it goes before calls that are not
-    failures: int = 0
-    refusals: int = 0  # how many of the failures are answers of the API server
-
-    def may_succeed_later(self, error: errors.CoreError) -> bool:
-        """Counts a failure, and returns whether the call is to be repeated."""
-        self.failures += 1
-        if not isinstance(error, ApiError) or not error.unreachable:
-            return False
-        # Some answers that say "not now" never change (a webhook that fails).
-        self.refusals += bool(error.status)
-        return self.refusals < MAX_REFUSALS
-
-
-class ApiDispatcher(Generic[_Key, _Call]):
+class ApiDispatcher(WorkQueue[_Key], Generic[_Key, _Call]):
     """Owner of the calls that are not made yet, of which only the latest of each key counts. At most
     `MAX_CALLS_IN_FLIGHT` are in flight, urgent ones first, and one of each key. A call without an answer, or with one that may change
     later, is repeated after a pause that doubles, while other calls go on; `MAX_REFUSALS` such answers end that.
@@ -70,6 +52,9 @@ class ApiDispatcher(Generic[_Key, _Call]):
         on_give_up: called with each call that will not be repeated
     """
 
+    # Up to half a minute: a call without an answer takes ten seconds.
+    backoffs: ClassVar[Mapping[Requeue, Backoff]] = {Requeue.FAILED: Backoff(1.0, 32.0)}
+
     def __init__(
         self,
         kind: str,
@@ -77,94 +62,78 @@ class ApiDispatcher(Generic[_Key, _Call]):
         on_failure: Callable[[str], None],
         on_give_up: Callable[[_Key, _Call], None],
     ) -> None:
-        self._kind = kind
+        super().__init__(kind, self._make_latest_call, self, workers=MAX_CALLS_IN_FLIGHT, random=lambda: 1.0)
         self._write = write
         self._on_failure = on_failure
         self._on_give_up = on_give_up
         self._calls: dict[_Key, _Call] = {}
-        # Those of each key that is ready, in flight or delayed.
-        self._attempts: dict[_Key, _Attempts] = {}
-        self._ready: asyncio.PriorityQueue[tuple[bool, int, _Key]] = asyncio.PriorityQueue()
-        self._numbers = count()
-        self._in_flight = 0
+        self._failures: Counter[_Key] = Counter()
+        self._refusals: Counter[_Key] = Counter()  # how many of the failures are answers of the API server
         self._failing = False
         self._idle = asyncio.Event()
         self._idle.set()
 
-    def __len__(self) -> int:
-        return len(self._calls)
-
     def put(self, key: _Key, call: _Call, *, urgent: bool = False) -> None:
         """Queues a call in place of an earlier call of the key, at whose time it is made."""
+        queued = key in self._calls
         self._calls[key] = call
         self._idle.clear()
-        if key not in self._attempts:
-            self._attempts[key] = _Attempts(urgent)
-            self._enqueue(key)
+        if not queued and urgent:
+            self.add(key)
+        elif not queued:
+            self.add_sweep([key])
 
     def discard(self, key: _Key) -> None:
         self._calls.pop(key, None)
-        self._set_idle()
+        self.depth(self.name, len(self))
 
     def clear(self) -> None:
         """Removes all calls; those in flight go on."""
         self._calls.clear()
-        self._set_idle()
-
-    async def run(self) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            for number in range(MAX_CALLS_IN_FLIGHT):
-                tasks.create_task(self._work(), name=f"write {self._kind} {number}")
+        self.depth(self.name, len(self))
 
     async def wait_until_idle(self) -> None:
         """Returns once every call has been made, given up or removed."""
         await self._idle.wait()
 
-    def _enqueue(self, key: _Key) -> None:
-        self._ready.put_nowait((not self._attempts[key].urgent, next(self._numbers), key))
-
-    def _set_idle(self) -> None:
-        if not self._calls and not self._in_flight:
+    def depth(self, _kind: str, keys: int) -> None:
+        if not keys and not self._calls:
             self._idle.set()
 
-    async def _work(self) -> None:
-        while True:
-            *_, key = await self._ready.get()
-            self._in_flight += 1
-            try:
-                pause = await self._make_latest_call(key)
-            finally:
-                self._in_flight -= 1
-            if key in self._calls:
-                asyncio.get_running_loop().call_later(pause, self._enqueue, key)
-            else:
-                del self._attempts[key]
-            self._set_idle()
+    def note_retry(self, _kind: str, _why: Requeue) -> None:
+        pass
 
-    async def _make_latest_call(self, key: _Key) -> float:
-        """Returns the seconds until a call of this key may be made again."""
-        attempts = self._attempts[key]
+    def note_reconciliation(self, _kind: str, _seconds: float) -> None:
+        pass
+
+    async def _make_latest_call(self, key: _Key) -> Requeue | None:
         call = self._calls.get(key)
         if call is None:
-            return 0.0
+            return None
         try:
             await self._write(key, call)
-        except errors.CoreError as error:
-            self._on_failure(self._kind)
-            if attempts.may_succeed_later(error):
-                if attempts.failures == 1 and not self._failing:
-                    log.warning("cannot be written now, trying again", what=self._kind, problem=str(error))
-                self._failing = True
-                return _BACKOFF.delay(attempts.failures - 1)
-            log.warning("a write was refused", what=self._kind, problem=str(error), tries=attempts.failures)
-            self._on_give_up(key, call)
-        else:
             self._failing = False
-        # It has been replaced if a newer one was queued meanwhile.
+        except errors.CoreError as error:
+            self._on_failure(self.name)
+            self._failures[key] += 1
+            if isinstance(error, ApiError) and error.unreachable:
+                # Some answers that say "not now" never change (a webhook that fails).
+                self._refusals[key] += bool(error.status)
+                if self._refusals[key] < MAX_REFUSALS:
+                    if self._failures[key] == 1 and not self._failing:
+                        log.warning("cannot be written now, trying again", what=self.name, problem=str(error))
+                    self._failing = True
+                    return Requeue.FAILED
+            log.warning("a write was refused", what=self.name, problem=str(error), tries=self._failures[key])
+            self._on_give_up(key, call)
+        self._failures.pop(key, None)
+        self._refusals.pop(key, None)
         if self._calls.get(key) is call:
             del self._calls[key]
-        self._attempts[key] = _Attempts(attempts.urgent)
-        return 0.0
+        elif key in self._calls:
+            # A newer call was queued meanwhile.
+            self.add(key)
+        return None
 
 
 class _RecordedEvent(Struct):

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from app.kube.client import ApiError, KubeClient
-from app.kube.event_recorder import MAX_CALLS_IN_FLIGHT, REPEAT_SECONDS, ApiDispatcher, EventRecorder
+from app.runtime.event_recorder import MAX_CALLS_IN_FLIGHT, REPEAT_SECONDS, ApiDispatcher, EventRecorder
 from app.runtime.leader_loop import DRAIN_TIMEOUT
 from scheduler_core.convert.kube import MAX_MESSAGE, ObjectReference
 from tests.worlds.fake_api import connect_client, failing, until
@@ -85,7 +85,7 @@ async def test_several_events_are_in_flight(tmp_path: Path) -> None:
 
 
 async def test_unwritten_events_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.kube.event_recorder._MAX_EVENTS", 3)
+    monkeypatch.setattr("app.runtime.event_recorder._MAX_EVENTS", 3)
     api = SchedulingApi()
     async with recorder_of(api, tmp_path) as recorder:
         for number in range(5):
