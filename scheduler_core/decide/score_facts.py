@@ -212,8 +212,10 @@ def _free_disks(planner: _Planner, missing: Mapping[str, _Circumstances]) -> dic
             free[profile] = _free_after_plan(required, profile, share)
         planner.budget.take_back(shares)
         for name, profile in zip(members, profiles, strict=True):
-            limits = _limits_in_profile_order(planner.view, required, profile, name)
-            disks[name] = tuple(map(DiskFacts, limits, free[profile]))
+            limits = _limits_by_uuid(planner.view, name)
+            open_disks = profile_node(planner.view, required.classes, name)
+            sizes = zip(() if isinstance(open_disks, Refused) else open_disks, free[profile], strict=False)
+            disks[name] = tuple(DiskFacts(limits[disk.uuid], size) for disk, size in sizes)
     return disks
 
 
@@ -244,14 +246,3 @@ def _free_after_plan(
 def _limits_by_uuid(view: View, name: str) -> Mapping[str, int]:
     node = view.cluster.nodes[name]
     return {disk.uuid: scheduling_limit(disk, view.settings) for disk in node.disks}
-
-
-def _limits_in_profile_order(view: View, required: Requirements, profile: fit.Profile, name: str) -> Sequence[int]:
-    node = view.cluster.nodes[name]
-    free, in_order = view.free_space(name).limits(node, view.settings)
-    # Mostly all disks are open and no two have the same free bytes, which then tell which disk is which.
-    if in_order and free == profile.free:
-        return in_order
-    open_disks = profile_node(view, required.classes, name)
-    limits = _limits_by_uuid(view, name)
-    return [] if isinstance(open_disks, Refused) else [limits[disk.uuid] for disk in open_disks]
