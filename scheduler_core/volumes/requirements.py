@@ -117,6 +117,9 @@ def requirements(
     requests = tuple(classes[:1]) if same_class else tuple(dict.fromkeys(classes))
     written = tuple(entry.volume.actual_size for entry in ordered)
     blockers = sorted(optional, key=_optional_order) if ordered else []
+    # In an order that does not depend on the volumes'.
+    engines = sorted({(entry.volume.data_engine, entry.volume.image) for entry in attach})
+    engine_classes = tuple(_interned_class(("", 0, *engine, (), (), "", "", "", None, ())) for engine in engines)
     blocker_classes = [volume_class(entry.volume.volume) for entry in blockers]
     further = tuple(dict.fromkeys(entry for entry in blocker_classes if entry not in requests))
     rewrites = any(written) or any(entry.volume.volume.actual_size for entry in blockers)
@@ -125,7 +128,7 @@ def requirements(
         sizes=tuple(entry.volume.size for entry in ordered),
         written=written,
         class_indexes=tuple(requests.index(entry) for entry in classes),
-        classes=VolumeClasses(requests, engine_classes(attach), rewrites=rewrites, optional=further),
+        classes=VolumeClasses(requests, engine_classes, rewrites=rewrites, optional=further),
         optional=tuple(blockers),
         optional_class_indexes=tuple((*requests, *further).index(entry) for entry in blocker_classes),
     )
@@ -144,14 +147,6 @@ def order_without_names(entry: PodVolume) -> tuple[object, ...]:
     terms = tuple((term.zone, term.region) for term in topology)
     # The volume's name comes before the claim's, because it distinguishes linked clones.
     return (-volume.size, -volume.actual_size, *values, chunks, terms, name, entry.claim)
-
-
-def engine_classes(volumes: Iterable[PodVolume]) -> tuple[ReplicaRequest, ...]:
-    """Returns the engines that run the volumes, each once, in an order that does not depend on the volumes'."""
-    engines = sorted({(entry.volume.data_engine, entry.volume.image) for entry in volumes})
-    return tuple(
-        _interned_class(("", 0, data_engine, image, (), (), "", "", "", None, ())) for data_engine, image in engines
-    )
 
 
 def volume_class(volume: longhorn.Volume) -> ReplicaRequest:

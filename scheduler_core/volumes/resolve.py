@@ -89,8 +89,7 @@ def resolve(
         ResolutionError: an ephemeral claim belongs to another pod or has an impossible size, or an unbound claim cannot become a volume
     """
     volumes: dict[str, PodVolume] = {}
-    mounts = sorted(pod.volumes, key=lambda mount: (mount.claim, mount.name))
-    for mount in mounts:
+    for mount in sorted(pod.volumes, key=lambda mount: (mount.claim, mount.name)):
         claim = _claim(pod, mount, view.snapshot)
         matched = matches.get(mount.claim, "")
         volume = volume_of_claim(claim, view, matched, domain, require_best_effort=require_best_effort)
@@ -179,7 +178,12 @@ def future_volume_name(claim: kube.Claim) -> str:
 
 def current_volume(volume: PodVolume, view: View) -> PodVolume:
     """Returns a resolved volume as this view has it. It may be bound by now, or have other replicas."""
-    handle = "" if volume.bound and not volume.persistent_volume else _volume_handle(volume.claim, view)
+    handle = ""
+    if not volume.bound or volume.persistent_volume:
+        namespace, _, name = volume.claim.partition("/")
+        claim = view.snapshot.claims.get((namespace, name))
+        bound_to = view.snapshot.persistent_volumes.get(claim.spec.volume_name) if claim is not None else None
+        handle = bound_to.handle if bound_to is not None and bound_to.driver == csi_driver.DRIVER else ""
     # A claim that was matched may have been bound to another volume.
     name = handle or (volume.volume.name if volume.bound else "")
     current = view.volume(name) if name else None
@@ -189,16 +193,6 @@ def current_volume(volume: PodVolume, view: View) -> PodVolume:
     if current is volume.volume and replicas is volume.replicas:
         return volume
     return values.replace(volume, name=current.name, volume=current, bound=True, replicas=replicas)
-
-
-def _volume_handle(full_name: str, view: View) -> str:
-    namespace, _, name = full_name.partition("/")
-    claim = view.snapshot.claims.get((namespace, name))
-    if claim is None:
-        return ""
-    persistent_volume = view.snapshot.persistent_volumes.get(claim.spec.volume_name)
-    is_longhorn = persistent_volume is not None and persistent_volume.driver == csi_driver.DRIVER
-    return persistent_volume.handle if persistent_volume is not None and is_longhorn else ""
 
 
 def is_in_view(persistent_volume: str, view: View) -> bool:
