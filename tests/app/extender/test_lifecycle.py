@@ -513,9 +513,8 @@ async def test_trouble_is_not_over_while_a_setting_is_refused() -> None:
 
 def record_of(*pods: str, final: bool = True, versions: dict[str, str] | None = None) -> HandoverRecord:
     head = RecordHead("other", 1, final=final, versions=versions or {"pods": "10"})
-    offers = (
-        Offer(ObservedPod(name, "default", name), frozenset(), made_at=-1.0, number=1, version=0) for name in pods
-    )
+    names = [ObservedPod(name, "default", name) for name in pods]
+    offers = [Offer(pod, frozenset(), made_at=-1.0, number=1, version=0) for pod in names]
     return HandoverRecord(head, tuple(map(RecordedOffer, offers)), 1)
 
 
