@@ -182,7 +182,7 @@ class _Builder:
         view = self._view
         indexes = self.indexes
         nodes = _with_changes(view.cluster.nodes, self.longhorn_nodes)
-        if nodes.keys() != view.cluster.nodes.keys():
+        if nodes is not view.cluster.nodes and nodes.keys() != view.cluster.nodes.keys():
             nodes = dict(sorted(nodes.items()))
         for uuid in self.disks:
             name = indexes.node_of_disk.get(uuid)

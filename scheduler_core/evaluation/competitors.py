@@ -25,7 +25,6 @@ from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.offers.outstanding_offer import Offer
 from scheduler_core.packing.budget import Budget
-from scheduler_core.packing.items import Items
 from scheduler_core.volumes.demand import Demand, UnplacedVolumes, claim_identity
 from scheduler_core.volumes.demand_index import DemandIndex
 from scheduler_core.volumes.existing_replicas import nodes_with_replica
@@ -94,13 +93,9 @@ class Competitors(Struct, frozen=True):
     demand_group: int  # the same without what is only offered
     total: int = 0  # bytes of all volumes
     offered_total: int = 0  # bytes of the volumes that may be placed there
-    largest: int = 0  # bytes of the largest volume
     # Volumes of the node's demand and offers that do not fit there together with these, each with an open disk;
     # outdated status may still lead one of them to a disk.
     left_out: Volumes = ()
-    # The class of all volumes, if they are new volumes of one class; None where volumes are left out.
-    volume_class: ReplicaRequest | None = None
-    items: Items | None = None  # the sizes of all volumes, if `volume_class` is not None
     bytes_by_class: tuple[tuple[ReplicaRequest, int], ...] = ()  # bytes of all volumes by their class
 
     @property
@@ -121,9 +116,10 @@ class CompetitorGroups:
         volumes = demanded + offered
         classes = [volume_class(volume.volume) for volume in volumes]
         sizes = [volume.volume.size for volume in volumes]
-        bytes_by_class = _bytes_by_class(classes, sizes)
-        new = all(not volume.volume.actual_size and not volume.volume.backing_image for volume in volumes)
-        uniform = len(bytes_by_class) == 1 and new and not left_out
+        # By identity, because hashing every class takes longer.
+        bytes_by_class: dict[int, tuple[ReplicaRequest, int]] = {}
+        for entry, size in zip(classes, sizes, strict=True):
+            bytes_by_class[id(entry)] = (entry, size + bytes_by_class.get(id(entry), (entry, 0))[1])
         return Competitors(
             demanded=demanded,
             offered=offered,
@@ -132,10 +128,7 @@ class CompetitorGroups:
             demand_group=self._group(demanded, classes[: len(demanded)]),
             total=sum(sizes),
             offered_total=sum(sizes[len(demanded) :]),
-            largest=max(sizes, default=0),
-            volume_class=bytes_by_class[0][0] if uniform else None,
-            items=Items(sizes) if uniform else None,
-            bytes_by_class=bytes_by_class,
+            bytes_by_class=tuple(bytes_by_class.values()),
         )
 
     def _group(self, volumes: Volumes, classes: Sequence[ReplicaRequest], left_out: Volumes = ()) -> int:
@@ -156,16 +149,6 @@ class CompetitorGroups:
                 for volume, entry in zip(volumes, classes, strict=True)
             )
         )
-
-
-def _bytes_by_class(classes: Sequence[ReplicaRequest], sizes: Sequence[int]) -> tuple[tuple[ReplicaRequest, int], ...]:
-    # Comparing identities first is faster than hashing every class.
-    if all(entry is classes[0] for entry in classes):
-        return ((classes[0], sum(sizes)),) if classes else ()
-    totals: dict[ReplicaRequest, int] = {}
-    for entry, size in zip(classes, sizes, strict=True):
-        totals[entry] = totals.get(entry, 0) + size
-    return tuple(totals.items())
 
 
 VolumesByOffer = Sequence[tuple[Offer, Sequence[PodVolume]]]
