@@ -63,23 +63,17 @@ def explain_nodes(
     other pods that count.
     """
     decision = filter_nodes(pod, candidates, state, options, contenders)
-    return explain_decision(pod, decision, state, options)
+    return explain_part(pod, decision, candidates, state, options)
 
 
 def explain_part(
     pod: kube.Pod, decision: Decision, names: Sequence[str], state: ClusterState, options: FilterOptions
 ) -> Explanation:
-    """Explains a decision on those candidates that are in `names`, in their order."""
-    # The reasons stay those of the whole decision. `state` and `options` are those of the decision.
+    """Explains a decision that was made with this state and these options, on those candidates that are in `names`, in their order."""
+    # The reasons stay those of the whole decision.
     reasons = dict(zip(decision.candidates, decision.reasons, strict=True))
-    shown = [name for name in names if name in reasons]
-    part = replace(decision, candidates=shown, reasons=[reasons[name] for name in shown])
-    return explain_decision(pod, part, state, options)
-
-
-def explain_decision(pod: kube.Pod, decision: Decision, state: ClusterState, options: FilterOptions) -> Explanation:
-    """Returns a verdict for every candidate of a decision that was made with this state and these options."""
-    candidates = decision.candidates
+    candidates = [name for name in names if name in reasons]
+    decision = replace(decision, candidates=candidates, reasons=[reasons[name] for name in candidates])
     verdicts = []
     details_of_cluster: dict[tuple[str, ...], str] = {}
     # By identity, because nodes with equal volumes share them, and comparing them would take time for each node.
@@ -197,7 +191,11 @@ def _explain_fitting(node: _Node, evaluation: single_node.NodeEvaluation) -> Ver
     if node.reason is Reason.NEVER_SAFE:
         alone = single_node.evaluate_node(node.view, node.resolution, node.name, (), node.optional)
         parts.append(
-            volume_sentences.never_offered(node.options.packing, alone.missing_for_stale_safety(), _labels(node, alone))
+            volume_sentences.never_offered(
+                node.options.packing,
+                fit.missing_bytes(alone.required, alone.profile, alone.allowed),
+                _labels(node, alone),
+            )
         )
     return Verdict(
         node.reason,
@@ -272,9 +270,11 @@ def _explain_shortage(node: _Node, evaluation: single_node.NodeEvaluation) -> Ve
     if node.reason is not Reason.INSUFFICIENT_STORAGE or len(required.sizes) > 1:
         count = format_count(len(required.sizes), "volume needs", "volumes need")
         parts.append(f"{count} {format_bytes(required.items.total)} together")
-    parts += [
-        f"disk {label} has {_left_to_schedule(disk.free)}" for disk, label in zip(evaluation.disks, labels, strict=True)
-    ]
+    for disk, label in zip(evaluation.disks, labels, strict=True):
+        left = f"{format_bytes(disk.free)} left to schedule"
+        if disk.free < 0:
+            left = f"nothing left to schedule ({format_bytes(-disk.free)} too much is scheduled)"
+        parts.append(f"disk {label} has {left}")
     if node.reason not in _LACKING_SPACE:
         portion = node.budget.portion(feasible.MAX_STEPS_PER_INSTANCE)
         packed = evaluation.reason(portion)
@@ -289,12 +289,6 @@ def _explain_shortage(node: _Node, evaluation: single_node.NodeEvaluation) -> Ve
     elif not missing.size:
         parts.append("more space on a single disk is not enough")
     return Verdict(node.reason, "; ".join(parts), missing=missing.size)
-
-
-def _left_to_schedule(free: int) -> str:
-    if free < 0:
-        return f"nothing left to schedule ({format_bytes(-free)} too much is scheduled)"
-    return f"{format_bytes(free)} left to schedule"
 
 
 def _labels(node: _Node, evaluation: single_node.NodeEvaluation) -> list[str]:

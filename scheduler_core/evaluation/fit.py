@@ -17,15 +17,15 @@ from msgspec import Struct
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.budget import STEPS_PER_REQUEST, Budget, PackingAnswer, Portions, share_fairly
 from scheduler_core.packing.feasible import Instance, assign, fits, fits_many
-from scheduler_core.packing.items import Items, OptionalItems
+from scheduler_core.packing.items import OptionalItems
 from scheduler_core.packing.order_safe import (
     MAX_STEPS_PER_NODE,
     MeetingDisk,
-    NewVolumes,
     Overbooking,
     Safety,
     UnplacedVolumes,
     find_overbooking,
+    new_volumes_stale_safe,
     order_safe,
     order_safe_many,
 )
@@ -174,7 +174,15 @@ def _reason(
         return Reason.ROOM
     if answer is PackingAnswer.UNDECIDED:
         return Reason.UNDECIDED
-    return shortage_reason(required, profile, allowed)
+    # One does not fit alone, or all do not fit together.
+    if required.uniform and not allowed:
+        # Disks are sorted by free bytes. This runs for every node that does not fit.
+        return Reason.NOT_TOGETHER if profile.free[0] >= required.items.largest else Reason.INSUFFICIENT_STORAGE
+    masks = allowed_masks(required, profile, allowed)
+    if not all(masks):
+        return Reason.LOW_AVAILABLE
+    alone = all(missing_bytes_alone(required, profile, index, mask) <= 0 for index, mask in enumerate(masks))
+    return Reason.NOT_TOGETHER if alone else Reason.INSUFFICIENT_STORAGE
 
 
 def mark_unsafe(
@@ -185,11 +193,7 @@ def mark_unsafe(
     """
     fitting = [profile for profile, reason in results.items() if reason is Reason.ROOM]
     # Only profiles that are not stale-safe need a search.
-    if required.uniform and required.sizes:
-        new = new_volumes(required)
-        unsafe = [profile for profile in fitting if not new.stale_safe(profile.free, profile.reported)]
-    else:
-        unsafe = [profile for profile in fitting if not stale_safe(required, profile)]
+    unsafe = [profile for profile in fitting if not stale_safe(required, profile)]
     if not unsafe:
         return set()
     if required.uniform and required.sizes and not required.optional:
@@ -248,18 +252,6 @@ def plan(
         if isinstance(assignment, tuple):
             return assignment
     return None
-
-
-def shortage_reason(required: Requirements, profile: Profile, allowed: AllowedDisks | None = None) -> Reason:
-    """Returns why volumes do not pack: one does not fit alone, or all do not fit together."""
-    if required.uniform and not allowed:
-        # Disks are sorted by free bytes. This runs for every node that does not fit.
-        return Reason.NOT_TOGETHER if profile.free[0] >= required.items.largest else Reason.INSUFFICIENT_STORAGE
-    masks = allowed_masks(required, profile, allowed)
-    if not all(masks):
-        return Reason.LOW_AVAILABLE
-    alone = all(missing_bytes_alone(required, profile, index, mask) <= 0 for index, mask in enumerate(masks))
-    return Reason.NOT_TOGETHER if alone else Reason.INSUFFICIENT_STORAGE
 
 
 def missing_bytes_alone(required: Requirements, profile: Profile, index: int, mask: int) -> int:
@@ -334,22 +326,14 @@ def _packing_variants(
         if (count and not budget.spend(_STEPS_PER_VARIANT)) or count == MAX_VARIANTS:
             yield None
             return
-        yield _with_copies(required, profile, masks, dict(zip(images, zip(missing, copied, strict=True), strict=True)))
-
-
-def _with_copies(
-    required: Requirements,
-    profile: Profile,
-    masks: Masks,
-    copies: Mapping[str, tuple[Mapping[int, int], Sequence[int]]],
-) -> Variant:
-    free = list(profile.free)
-    closed = dict.fromkeys(copies, 0)
-    for image, (missing, copied) in copies.items():
-        for disk in copied:
-            free[disk] -= missing[disk]
-        closed[image] = sum(1 << disk for disk in missing if disk not in copied)
-    return tuple(free), tuple(mask & ~closed.get(image, 0) for mask, image in zip(masks, required.images, strict=True))
+        free = list(profile.free)
+        closed: dict[str, int] = {}
+        for image, sizes, disks in zip(images, missing, copied, strict=True):
+            for disk in disks:
+                free[disk] -= sizes[disk]
+            closed[image] = sum(1 << disk for disk in sizes if disk not in disks)
+        pairs = zip(masks, required.images, strict=True)
+        yield tuple(free), tuple(mask & ~closed.get(image, 0) for mask, image in pairs)
 
 
 def stale_safe(required: Requirements, profile: Profile) -> bool:
@@ -359,15 +343,9 @@ def stale_safe(required: Requirements, profile: Profile) -> bool:
     if not required.sizes:
         return True
     if required.uniform:
-        return new_volumes(required).stale_safe(profile.free, profile.reported)
+        optional = required.optional_on_one_disk
+        return new_volumes_stale_safe(required.items, optional, profile.free, profile.reported)
     return overbooking(required, profile) is None
-
-
-def new_volumes(required: Requirements, *others: Items) -> NewVolumes:
-    optional = required.optional_items
-    return NewVolumes(
-        required.items, *others, optional=Items([optional.sizes[index] for index in optional.on_one_disk])
-    )
 
 
 def overbooking(required: Requirements, profile: Profile, allowed: AllowedDisks | None = None) -> Overbooking | None:

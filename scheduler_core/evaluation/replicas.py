@@ -205,27 +205,22 @@ def domain_shortage(state: ClusterState, needs: Sequence[ReplicaNeed]) -> Domain
     for need in one_of_each_kind(needs):
         if need.soft.zone and need.soft.node:
             continue
-        available = _available_domains(state, need)
-        if available is not None and available < need.count:
+        open_nodes = [
+            name
+            for name, profile in state.profiles.table(need.required.classes).profiles.items()
+            if profile.reason in _LACKING_SPACE
+        ]
+        domains = set(_domains_of(state, need, open_nodes))
+        # The number does not decide if some may take any number, or if no node may take any for a reason of its own.
+        if not open_nodes or SHARED in domains or ("disk", "") in domains:
+            continue
+        available = len(domains)
+        if available < need.count:
             volume = need.volume.volume
             own = volume.replica_soft_anti_affinity if need.soft.zone else volume.replica_zone_soft_anti_affinity
             by_volume = effective_soft_anti_affinity(own, setting=True) is False
             return DomainShortage(need, available, NODE_SETTING if need.soft.zone else ZONE_SETTING, by_volume)
     return None
-
-
-def _available_domains(state: ClusterState, need: ReplicaNeed) -> int | None:
-    """Returns how many nodes or zones can take one more replica; None if the number does not decide."""
-    # It does not if some may take any number, or if no node may take any for a reason of its own.
-    open_nodes = [
-        name
-        for name, profile in state.profiles.table(need.required.classes).profiles.items()
-        if profile.reason in _LACKING_SPACE
-    ]
-    domains = set(_domains_of(state, need, open_nodes))
-    if not open_nodes or SHARED in domains or ("disk", "") in domains:
-        return None
-    return len(domains)
 
 
 def _domains_of(state: ClusterState, need: ReplicaNeed, names: Iterable[str]) -> Iterator[object]:
@@ -338,11 +333,13 @@ def optional_volumes(view: View, resolution: resolve.Resolution) -> OptionalVolu
     """Returns the pod's volumes without data locality that may be in the way of its local ones."""
     if not resolution.local:
         return NO_OPTIONAL_VOLUMES
-    needs = [
-        ReplicaNeed(volume, count, SoftAntiAffinity.of(volume.volume, view.settings))
-        for volume in resolution.remote
-        if (count := _unplaced_replicas(volume))
-    ]
+    needs: list[ReplicaNeed] = []
+    for volume in resolution.remote:
+        placed = sum(replica.node_id != "" and stages.stays(replica) for replica in volume.replicas)
+        pending = sum(not replica.node_id for replica in volume.replicas)
+        count = max(demand.replica_count(volume) - placed, pending)
+        if count:
+            needs.append(ReplicaNeed(volume, count, SoftAntiAffinity.of(volume.volume, view.settings)))
     if not needs:
         return NO_OPTIONAL_VOLUMES
     cluster = view.cluster
@@ -353,11 +350,6 @@ def optional_volumes(view: View, resolution: resolve.Resolution) -> OptionalVolu
     ):
         return OptionalVolumes(default)
     return OptionalVolumes(default, dict(_differing_nodes(cluster, needs, default)))
-
-
-def _unplaced_replicas(volume: resolve.PodVolume) -> int:
-    placed = sum(replica.node_id != "" and stages.stays(replica) for replica in volume.replicas)
-    return max(demand.replica_count(volume) - placed, sum(not replica.node_id for replica in volume.replicas))
 
 
 def _optional_on_node(cluster: Cluster, need: ReplicaNeed, node: longhorn.Node) -> OptionalVolume:

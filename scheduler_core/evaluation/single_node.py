@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from scheduler_core.cluster.view import View
 from scheduler_core.evaluation import fit
-from scheduler_core.evaluation.competitors import Volumes
+from scheduler_core.evaluation.competitors import Volumes, volumes_key
 from scheduler_core.evaluation.fit import OpenDisk, Profile
 from scheduler_core.evaluation.state import Refused, closeness, new_replica_refusal, profile_node
 from scheduler_core.longhorn import anti_affinity, placement, refusal_rules
@@ -35,7 +35,7 @@ from scheduler_core.packing import items, order_safe
 from scheduler_core.packing.budget import Budget, give_way
 from scheduler_core.values import replace
 from scheduler_core.volumes.existing_replicas import nodes_with_replica
-from scheduler_core.volumes.requirements import OptionalVolume, Requirements, requirements, volume_class
+from scheduler_core.volumes.requirements import OptionalVolume, Requirements, requirements
 from scheduler_core.volumes.resolve import PodVolume, Resolution
 
 
@@ -69,9 +69,6 @@ class NodeEvaluation(Struct, frozen=True):
 
     def overbooking(self) -> order_safe.Overbooking | None:
         return fit.overbooking(self.required, self.profile, self.allowed)
-
-    def missing_for_stale_safety(self) -> Sequence[int]:
-        return fit.missing_bytes(self.required, self.profile, self.allowed)
 
     def plan(self, budget: Budget) -> dict[str, str] | None:
         """Returns a disk UUID for each of the pod's volumes, by name, or None without a plan."""
@@ -166,12 +163,10 @@ def missing_space(evaluation: NodeEvaluation, budget: Budget) -> MissingSpace:
     masks = evaluation.masks
     lower: int | None = None
     upper: int | None = None
-    # Most disks are open to the same volumes.
-    useful_capacities = lru_cache(_useful_capacities)
     for index, disk in enumerate(evaluation.disks):
         volumes = [size for size, mask in zip(required.sizes, masks, strict=True) if mask >> index & 1]
         images = [size for image, size in disk.copies if image in required.images]
-        bounds = _bounds_of_disk(evaluation, index, useful_capacities((*volumes, *images)), upper, budget)
+        bounds = _bounds_of_disk(evaluation, index, _useful_capacities((*volumes, *images)), upper, budget)
         if bounds is not None:
             fewest, enough = bounds
             lower = fewest if lower is None else min(lower, fewest)
@@ -181,6 +176,8 @@ def missing_space(evaluation: NodeEvaluation, budget: Budget) -> MissingSpace:
     return MissingSpace(0, exact=True) if lower is None else MissingSpace(lower, exact=False)
 
 
+# Most disks are open to the same volumes.
+@lru_cache(maxsize=16)
 def _useful_capacities(sizes: tuple[int, ...]) -> Sequence[int]:
     """Returns what a disk may be filled with, ascending: all sums of the sizes."""
     # Too many sums: every sum is a multiple of the common divisor.
@@ -255,12 +252,18 @@ def closed_disks(view: View, volumes: Sequence[PodVolume], name: str) -> str:
     node = view.snapshot.longhorn_nodes[name]
     alike: dict[object, list[PodVolume]] = {}
     for volume in volumes:
-        key = volume_class(volume.volume), volume.volume.size, volume.volume.actual_size
-        alike.setdefault(key, []).append(volume)
+        alike.setdefault(volumes_key((volume,)), []).append(volume)
     names_by_detail: dict[str, list[str]] = {}
     for disk in node.disks:
         for members in alike.values():
-            detail = _closing_detail(view, members[0], node, disk)
+            volume = members[0].volume
+            refusal = disk_refusal(view.cluster, ReplicaRequest.for_volume(volume), disk)
+            detail = refusal.detail if refusal is not None else ""
+            if refusal is None:
+                space = view.free_space(name)[disk.name]
+                rule = space_refusal(0, volume.actual_size, space)
+                if rule is not None and rule is not refusal_rules.Rule.SCHEDULING_SPACE:
+                    detail = space_detail(rule, disk, view.settings, space, volume)
             if detail:
                 names_by_detail.setdefault(detail, []).extend(volume.name for volume in members)
     parts = [
@@ -268,17 +271,6 @@ def closed_disks(view: View, volumes: Sequence[PodVolume], name: str) -> str:
         for detail, names in names_by_detail.items()
     ]
     return join_first(parts, "; ")
-
-
-def _closing_detail(view: View, volume: PodVolume, node: Node, disk: Disk) -> str:
-    refusal = disk_refusal(view.cluster, ReplicaRequest.for_volume(volume.volume), disk)
-    if refusal is not None:
-        return refusal.detail
-    space = view.free_space(node.name)[disk.name]
-    rule = space_refusal(0, volume.volume.actual_size, space)
-    if rule is None or rule is refusal_rules.Rule.SCHEDULING_SPACE:
-        return ""
-    return space_detail(rule, disk, view.settings, space, volume.volume)
 
 
 # How many rules refuse before it, negative; the bytes that it lacks, 0 where another rule refuses it; its names, which only break ties;

@@ -321,9 +321,6 @@ def _can_block_two(pairs: SumPairs, size: int, free: Sequence[int]) -> bool:
     return False
 
 
-_NO_ITEMS: Final = Items(())
-
-
 class MeetingDisk(Struct, frozen=True):
     """A disk on which volumes may meet."""
 
@@ -403,30 +400,20 @@ def _bytes_together(volumes: UnplacedVolumes, meeting: Sequence[int], disk: Meet
     return size
 
 
-class NewVolumes:
-    """New volumes that may use any disk. Their stale safety takes a comparison or a look-up per disk. They come in one
-    or more parts, such as those of the pod and those of other pods, none of them empty. `optional` ones may also be
-    placed elsewhere.
+def new_volumes_stale_safe(items: Items, optional: Items, free: Sequence[int], reported: Sequence[int]) -> bool:
+    """Whether new volumes that may use any disk, at least one, are stale-safe, as `find_overbooking` would say. `optional` ones may also
+    be placed elsewhere. `reported` are the free bytes by the oldest status. Takes a comparison or a look-up per disk.
     """
-
-    __slots__ = ("_largest", "_parts", "_smallest", "_total")
-
-    def __init__(self, *parts: Items, optional: Items = _NO_ITEMS) -> None:
-        self._parts = (*parts, optional) if optional else parts
-        self._total = sum([items.total for items in self._parts])
-        self._largest = max([items.largest for items in self._parts])
-        self._smallest = min([items.descending[-1] for items in parts])
-
-    def stale_safe(self, free: Sequence[int], reported: Sequence[int]) -> bool:
-        """Whether the volumes are stale-safe on disks, as `find_overbooking` would say. `reported` are the free bytes
-        by the oldest status.
-        """
-        for disk_free, disk_reported in zip(free, reported, strict=True):
-            # All volumes fit, or none that must be placed goes here, however overbooked the disk is.
-            if disk_free >= self._total or disk_reported < self._smallest:
-                continue
-            if disk_reported >= self._largest:
-                return False
-            if sum([items.bytes_up_to(disk_reported) for items in self._parts]) > disk_free:
-                return False
-        return True
+    total = items.total + optional.total
+    largest = max(items.largest, optional.largest)
+    smallest = items.descending[-1]
+    for disk_free, disk_reported in zip(free, reported, strict=True):
+        # All volumes fit, or none that must be placed goes here, however overbooked the disk is.
+        if disk_free >= total or disk_reported < smallest:
+            continue
+        if (
+            disk_reported >= largest
+            or items.bytes_up_to(disk_reported) + optional.bytes_up_to(disk_reported) > disk_free
+        ):
+            return False
+    return True

@@ -90,6 +90,11 @@ class Requirements(Struct, frozen=True, dict=True):
         )
 
     @cached_property
+    def optional_on_one_disk(self) -> Items:
+        """The sizes of the most optional replicas that one disk may take."""
+        return Items([self.optional_items.sizes[index] for index in self.optional_items.on_one_disk])
+
+    @cached_property
     def images(self) -> tuple[str, ...]:
         return tuple(volume.volume.backing_image for volume in self.volumes)
 

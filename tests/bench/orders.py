@@ -14,7 +14,7 @@ from scheduler_core.model.longhorn import Disk, Node
 from scheduler_core.packing.budget import Budget, PackingAnswer
 from scheduler_core.packing.feasible import fits
 from scheduler_core.packing.items import Items
-from scheduler_core.packing.order_safe import NewVolumes, order_safe
+from scheduler_core.packing.order_safe import new_volumes_stale_safe, order_safe
 
 GI = 1024**3
 NODES = 3_000
@@ -67,7 +67,7 @@ def _count(tally: Tally, sizes: Sequence[int], free: tuple[int, ...], chance: ra
     tally.safe += safe
     tally.safe_failed += safe and unlucky
     descending = sorted(free, reverse=True)
-    stale_safe = NewVolumes(Items(sizes)).stale_safe(descending, descending)
+    stale_safe = new_volumes_stale_safe(Items(sizes), Items(()), descending, descending)
     # Random numbers of its own, so that the other figures do not depend on this one.
     overbooked = _overbooks(sizes, free, random.Random(tally.nodes))  # noqa: S311 # repeatable, not secret
     tally.overbooked += overbooked

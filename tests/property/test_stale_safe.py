@@ -14,10 +14,10 @@ from scheduler_core.packing.feasible import fits
 from scheduler_core.packing.items import Items
 from scheduler_core.packing.order_safe import (
     MeetingDisk,
-    NewVolumes,
     UnplacedVolumes,
     find_overbooking,
     missing_bytes,
+    new_volumes_stale_safe,
 )
 from scheduler_core.values import replace
 from tests import builders as make
@@ -187,8 +187,7 @@ def test_the_count_for_new_volumes_equals_the_general_check(
     count = len(sizes) + len(optional)
     volumes = UnplacedVolumes(sizes + optional, [0] * count, [""] * count, [-1] * count, len(optional))
     expected = find_overbooking(volumes, [MeetingDisk(*pair) for pair in zip(free, reported, strict=True)]) is None
-    parts = [Items(part) for part in (sizes[:own], sizes[own:]) if part]
-    assert NewVolumes(*parts, optional=Items(optional)).stale_safe(free, reported) == expected
+    assert new_volumes_stale_safe(Items(sizes), Items(optional), free, reported) == expected
 
 
 @examples(150)
