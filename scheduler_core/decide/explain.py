@@ -180,8 +180,9 @@ def _explain_fitting(node: _Node, evaluation: single_node.NodeEvaluation) -> Ver
     volumes = (*evaluation.required.volumes, *evaluation.required.optional_replicas)
     placed = [(volumes[volume].name, disk) for volume, disk in safety.counter_example]
     parts = [node.sentences.kept_replicas(node.name), volume_sentences.failing_order(placed, labels)]
-    if not placed:
-        parts.append(volume_sentences.meeting_on(_disk_names(node), meeting))
+    if not placed and meeting is not None:
+        names = join_first(meeting.volumes, ", ")
+        parts.append(f"on outdated status all of these may go to disk {_disk_names(node)[meeting.disk]}: {names}")
     if plan is None:
         parts.append("a packing exists, but the budget did not suffice to write it out")
     if safety.answer is PackingAnswer.UNDECIDED:
@@ -240,8 +241,10 @@ def _no_room_in_cluster(view: View, resolution: Resolution) -> str:
     for count, volume in enumerate(volumes, start=1):
         nearest = single_node.nearest_disk(view, volume)
         if nearest:
-            place = f"no disk{volume_sentences.tied_domain(volume)} can take {volume.name}"
-            parts.append(f"{place} ({format_bytes(volume.volume.size)}); nearest: {nearest}")
+            terms = volume.volume.topology_requirement
+            tied = " or".join(f" of zone {term.zone}" if term.zone else f" of region {term.region}" for term in terms)
+            size = format_bytes(volume.volume.size)
+            parts.append(f"no disk{tied} can take {volume.name} ({size}); nearest: {nearest}")
         # Each volume takes a look at every disk, so only as many are examined as are named.
         if len(parts) == MAX_LISTED and count < len(volumes):
             parts.append(f"volumes that are not examined: {len(volumes) - count}")
@@ -266,7 +269,9 @@ def _explain_shortage(node: _Node, evaluation: single_node.NodeEvaluation) -> Ve
             fit.missing_bytes_alone(required, profile, index, mask) for index, mask in enumerate(evaluation.masks)
         ]
         volume = required.volumes[lacking.index(max(lacking))]
-        parts.append(f"{volume.name} needs {volume_sentences.needed_space(volume)}")
+        image = volume.volume.backing_image
+        copy = f", and room for backing image {image} where the disk lacks it" if image else ""
+        parts.append(f"{volume.name} needs {format_bytes(volume.volume.size)}{copy}")
     if node.reason is not Reason.INSUFFICIENT_STORAGE or len(required.sizes) > 1:
         count = format_count(len(required.sizes), "volume needs", "volumes need")
         parts.append(f"{count} {format_bytes(required.items.total)} together")

@@ -150,9 +150,8 @@ def _add_fitting_nodes(planner: _Planner, names: Sequence[str], facts: dict[str,
             node = single_node.evaluate_node(planner.view, resolution, name, competitors.volumes if competitors else ())
             disks: Disks = ()
             if node.required.sizes:
-                limits = _limits_by_uuid(planner.view, name)
                 free = _free_after_plan(node.required, node.profile, planner.budget, node.allowed)
-                disks = tuple(DiskFacts(limits[disk.uuid], size) for disk, size in zip(node.disks, free, strict=True))
+                disks = _disk_facts(planner.view, name, node.disks, free)
             facts[name] = _facts(planner, name, disks)
         names = [name for name in names if name not in with_replica]
     version = (planner.state.profiles.changelog,)
@@ -212,10 +211,9 @@ def _free_disks(planner: _Planner, missing: Mapping[str, _Circumstances]) -> dic
             free[profile] = _free_after_plan(required, profile, share)
         planner.budget.take_back(shares)
         for name, profile in zip(members, profiles, strict=True):
-            limits = _limits_by_uuid(planner.view, name)
             open_disks = profile_node(planner.view, required.classes, name)
-            sizes = zip(() if isinstance(open_disks, Refused) else open_disks, free[profile], strict=False)
-            disks[name] = tuple(DiskFacts(limits[disk.uuid], size) for disk, size in sizes)
+            if not isinstance(open_disks, Refused):
+                disks[name] = _disk_facts(planner.view, name, open_disks, free[profile])
     return disks
 
 
@@ -243,6 +241,6 @@ def _free_after_plan(
     return tuple(free)
 
 
-def _limits_by_uuid(view: View, name: str) -> Mapping[str, int]:
-    node = view.cluster.nodes[name]
-    return {disk.uuid: scheduling_limit(disk, view.settings) for disk in node.disks}
+def _disk_facts(view: View, name: str, disks: Iterable[fit.OpenDisk], free: Iterable[int]) -> Disks:
+    limits = {disk.uuid: scheduling_limit(disk, view.settings) for disk in view.cluster.nodes[name].disks}
+    return tuple(DiskFacts(limits[disk.uuid], size) for disk, size in zip(disks, free, strict=True))

@@ -33,9 +33,6 @@ from scheduler_core.volumes.resolve import PodVolume, current_volume, is_local
 
 # A cluster has a handful of sizes and classes in many combinations; beyond this they get new numbers, never numbers in use.
 _MAX_GROUPS: Final = 100_000
-_GroupKey = tuple[tuple[int, int, int], ...]
-# Separates the volumes that are left out in a key.
-_LEFT_OUT: Final = (-1, -1, -1)
 
 Volumes = tuple[PodVolume, ...]
 
@@ -109,7 +106,7 @@ class CompetitorGroups:
     def __init__(self) -> None:
         self._numbers = count()
         self._class_numbers: dict[ReplicaRequest, int] = {}
-        self._numbers_by_key: dict[_GroupKey, int] = {}
+        self._numbers_by_key: dict[object, int] = {}
 
     def competitors(self, demanded: Volumes, offered: Volumes, left_out: Volumes = ()) -> Competitors:
         """Returns these volumes with their group numbers and sums."""
@@ -136,12 +133,11 @@ class CompetitorGroups:
             self._numbers_by_key.clear()
             # Every linked clone is a class of its own.
             self._class_numbers.clear()
-        key = self._group_key(volumes, classes)
-        if left_out:
-            key = (*key, _LEFT_OUT, *self._group_key(left_out, [volume_class(volume.volume) for volume in left_out]))
+        left_out_classes = [volume_class(volume.volume) for volume in left_out]
+        key = (self._sizes_and_classes(volumes, classes), self._sizes_and_classes(left_out, left_out_classes))
         return self._numbers_by_key.setdefault(key, next(self._numbers))
 
-    def _group_key(self, volumes: Volumes, classes: Sequence[ReplicaRequest]) -> _GroupKey:
+    def _sizes_and_classes(self, volumes: Volumes, classes: Sequence[ReplicaRequest]) -> object:
         numbers = self._class_numbers
         return tuple(
             sorted(

@@ -10,13 +10,13 @@ Outdated status may lead Longhorn to overbook a disk. Its free bytes and those t
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, combinations, islice, product
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
 
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.budget import STEPS_PER_REQUEST, Budget, PackingAnswer, Portions, share_fairly
-from scheduler_core.packing.feasible import Instance, assign, fits, fits_many
+from scheduler_core.packing.feasible import assign, fits, fits_many
 from scheduler_core.packing.items import OptionalItems
 from scheduler_core.packing.order_safe import (
     MAX_STEPS_PER_NODE,
@@ -85,16 +85,12 @@ class UnfinishedSearches(Struct, frozen=True):
     (`packing/budget.py`).
     """
 
-    # By free bytes and the disks that each volume may use.
-    packing: dict[Instance, int] = {}
-    # By profile, for profiles that lack a backing image.
-    copying: dict[Profile, int] = {}
-    orders: dict[tuple[int, ...], int] = {}  # by free bytes, ascending
-    # By profile, where more than sizes decides.
-    orders_by_profile: dict[Profile, int] = {}
+    # By free bytes and the disks that each volume may use, or by profile for profiles that lack a backing image.
+    packing: dict[Any, int] = {}
+    orders: dict[Any, int] = {}  # by free bytes, ascending, or by profile where more than sizes decides
 
     def __len__(self) -> int:
-        return len(self.packing) + len(self.copying) + len(self.orders) + len(self.orders_by_profile)
+        return len(self.packing) + len(self.orders)
 
 
 def fit(required: Requirements, profile: Profile, budget: Budget, allowed: AllowedDisks | None = None) -> Reason:
@@ -138,7 +134,7 @@ def fit_many(
         lambda profile, share: _find_packing(required, profile, share),
         _PACKING_PORTIONS,
         budget,
-        unfinished.copying,
+        unfinished.packing,
     )
     results.update((profile, _reason(required, profile, answer)) for profile, answer in searched.items())
     return [results[profile] for profile in profiles]
@@ -205,7 +201,7 @@ def mark_unsafe(
             lambda profile, share: order_safety(required, profile, share).answer,
             _ORDER_PORTIONS,
             budget,
-            unfinished.orders_by_profile,
+            unfinished.orders,
         )
     results.update(
         (profile, Reason.STALE_UNSAFE if answer is PackingAnswer.YES else Reason.ORDER_UNSAFE)

@@ -349,22 +349,10 @@ def optional_volumes(view: View, resolution: resolve.Resolution) -> OptionalVolu
         need.placed or (pressure and balances_best_effort(need.volume.volume, cluster.settings)) for need in needs
     ):
         return OptionalVolumes(default)
-    return OptionalVolumes(default, dict(_differing_nodes(cluster, needs, default)))
-
-
-def _optional_on_node(cluster: Cluster, need: ReplicaNeed, node: longhorn.Node) -> OptionalVolume:
-    kind = domain_of(cluster, need, node, "")
-    of_disk = kind == ("disk", "")
-    count = need.count if kind == SHARED or of_disk else 1
-    return OptionalVolume(need.volume, count, one_per_disk=of_disk, used_disks=used_disks(need))
-
-
-def _differing_nodes(
-    cluster: Cluster, needs: Sequence[ReplicaNeed], default: Optional
-) -> Iterator[tuple[str, Optional]]:
     tiers = [nodes_in_tiers(cluster, need) for need in needs]
     usual = tuple(entry.count for entry in default)
     shared: dict[tuple[int, ...], Optional] = {}
+    differing: dict[str, Optional] = {}
     for name, node in cluster.nodes.items():
         on_node = [
             _optional_on_node(cluster, need, node) if names is None or name in names else None
@@ -372,4 +360,12 @@ def _differing_nodes(
         ]
         counts = tuple(0 if entry is None else entry.count for entry in on_node)
         if counts != usual:
-            yield name, shared.setdefault(counts, tuple(entry for entry in on_node if entry is not None))
+            differing[name] = shared.setdefault(counts, tuple(entry for entry in on_node if entry is not None))
+    return OptionalVolumes(default, differing)
+
+
+def _optional_on_node(cluster: Cluster, need: ReplicaNeed, node: longhorn.Node) -> OptionalVolume:
+    kind = domain_of(cluster, need, node, "")
+    of_disk = kind == ("disk", "")
+    count = need.count if kind == SHARED or of_disk else 1
+    return OptionalVolume(need.volume, count, one_per_disk=of_disk, used_disks=used_disks(need))

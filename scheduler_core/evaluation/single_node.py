@@ -23,7 +23,7 @@ from scheduler_core.cluster.view import View
 from scheduler_core.evaluation import fit
 from scheduler_core.evaluation.competitors import Volumes, volumes_key
 from scheduler_core.evaluation.fit import OpenDisk, Profile
-from scheduler_core.evaluation.state import Refused, closeness, new_replica_refusal, profile_node
+from scheduler_core.evaluation.state import CLOSENESS, Refused, new_replica_refusal, profile_node
 from scheduler_core.longhorn import anti_affinity, placement, refusal_rules
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.space import space_detail, space_refusal
@@ -201,7 +201,13 @@ def _bounds_of_disk(
     upper: int | None = None
     while True:
         give_way()
-        reason = _probe(evaluation, disk, capacities[middle] - free, budget)
+        reason = Reason.UNDECIDED
+        if budget.spend(_FIXED_STEPS_PER_PROBE):
+            larger = replace(evaluation.disks[disk], free=capacities[middle])
+            enlarged = replace(evaluation, disks=(*evaluation.disks[:disk], larger, *evaluation.disks[disk + 1 :]))
+            portion = budget.portion(_STEPS_PER_PROBE)
+            reason = enlarged.reason(portion)
+            budget.take_back([portion])
         if reason.fits:
             upper = capacities[middle] - free
         if reason.fits or reason is Reason.UNDECIDED:
@@ -214,18 +220,6 @@ def _bounds_of_disk(
             # What the disk has now does not help.
             return max(1, capacities[high] - free), upper
         middle = (low + high) // 2
-
-
-def _probe(evaluation: NodeEvaluation, disk: int, extra: int, budget: Budget) -> Reason:
-    if not budget.spend(_FIXED_STEPS_PER_PROBE):
-        return Reason.UNDECIDED
-    disks = evaluation.disks
-    larger = replace(disks[disk], free=disks[disk].free + extra)
-    enlarged = replace(evaluation, disks=(*disks[:disk], larger, *disks[disk + 1 :]))
-    portion = budget.portion(_STEPS_PER_PROBE)
-    reason = enlarged.reason(portion)
-    budget.take_back([portion])
-    return reason
 
 
 def refusal_detail(view: View, required: Requirements, name: str) -> str:
@@ -287,9 +281,9 @@ def nearest_disk(view: View, volume: PodVolume) -> str:
         of_node = new_replica_refusal(view, node.name)
         refusal = node_refusal(view.cluster, ReplicaRequest.for_volume(volume.volume), node)
         if of_node is not None:
-            places.append((-closeness(refusal_rules.Rule.NODE_SCHEDULING_DISABLED), 0, (node.name, ""), of_node.detail))
+            places.append((-CLOSENESS[refusal_rules.Rule.NODE_SCHEDULING_DISABLED], 0, (node.name, ""), of_node.detail))
         elif refusal is not None:
-            places.append((-closeness(refusal.rule), 0, (node.name, ""), refusal.detail))
+            places.append((-CLOSENESS[refusal.rule], 0, (node.name, ""), refusal.detail))
         else:
             for disk in node.disks:
                 place = _refused_disk(view, volume, node, disk)
@@ -303,7 +297,7 @@ def _refused_disk(view: View, volume: PodVolume, node: Node, disk: Disk) -> _Ref
     place = (node.name, disk.name)
     refusal = disk_refusal(view.cluster, ReplicaRequest.for_volume(volume.volume), disk)
     if refusal is not None:
-        return -closeness(refusal.rule), 0, place, f"on node {node.name}, {refusal.detail}"
+        return -CLOSENESS[refusal.rule], 0, place, f"on node {node.name}, {refusal.detail}"
     image = view.snapshot.backing_images.get(volume.volume.backing_image)
     copied = image.real_size if image is not None and disk.uuid not in image.disks else 0
     needing = replace(volume.volume, size=volume.volume.size + copied)
@@ -317,4 +311,4 @@ def _refused_disk(view: View, volume: PodVolume, node: Node, disk: Disk) -> _Ref
         missing = needing.size - space.free
         if copied:
             detail += f", with {format_bytes(copied)} for a copy of backing image {needing.backing_image}"
-    return -closeness(rule), missing, place, detail
+    return -CLOSENESS[rule], missing, place, detail

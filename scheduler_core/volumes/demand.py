@@ -31,6 +31,7 @@ from rpds import HashTrieMap, HashTrieSet
 
 from scheduler_core import errors, values
 from scheduler_core.cluster.view import View
+from scheduler_core.longhorn.csi_driver import DRIVER
 from scheduler_core.longhorn.node_status import awaits_own_manager
 from scheduler_core.longhorn.stages import stays
 from scheduler_core.longhorn.volume_validation import awaits_copy
@@ -128,9 +129,10 @@ def _is_on_unready_node(replicas: Iterable[longhorn.Replica], name: str, view: V
 
 
 def _claim_demand(claim: kube.Claim, view: View) -> Demand | resolve.PodVolume | None:
-    persistent_volume = claim.spec.volume_name or view.pre_bound_volume(claim)
+    bound_to = view.snapshot.persistent_volumes.get(claim.spec.volume_name or view.pre_bound_volume(claim))
     # A claim that is bound to a volume no watch has delivered yet counts: its demand must not vanish between two watches.
-    if claim.deleting or claim.lost or (persistent_volume and resolve.is_in_view(persistent_volume, view)):
+    in_view = bound_to is not None and (bound_to.driver != DRIVER or bound_to.handle in view.snapshot.volumes)
+    if claim.deleting or claim.lost or in_view:
         return None
     tie = _node_of_pods(claim, view)
     if tie is None:

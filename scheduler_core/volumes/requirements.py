@@ -18,10 +18,6 @@ _CLASS_FIELDS: Final = (
     "name", "size", "data_engine", "image", "node_selector", "disk_selector",
     "backing_image", "clone_mode", "data_source", "data_layout", "topology_requirement",
 )  # fmt: skip
-_ClassValues = tuple[
-    str, int, str, str, tuple[str, ...], tuple[str, ...], str, str, str,
-    longhorn.DataLayout | None, tuple[longhorn.TopologyTerm, ...],
-]  # fmt: skip
 
 
 class VolumeClasses(Struct, frozen=True):
@@ -159,7 +155,7 @@ def volume_class(volume: longhorn.Volume) -> ReplicaRequest:
     return _interned_class(_class_values(volume))
 
 
-def _class_values(volume: longhorn.Volume) -> _ClassValues:
+def _class_values(volume: longhorn.Volume) -> tuple[Any, ...]:
     linked = volume.clone_mode != ""
     return (
         volume.name if linked else "",
@@ -177,7 +173,7 @@ def _class_values(volume: longhorn.Volume) -> _ClassValues:
 
 
 @lru_cache(maxsize=4096)
-def _interned_class(values: _ClassValues) -> ReplicaRequest:
+def _interned_class(values: tuple[Any, ...]) -> ReplicaRequest:
     # One object for equal values, so that classes can be compared by identity.
     fields: dict[str, Any] = dict(zip(_CLASS_FIELDS, values, strict=True))
     return ReplicaRequest.for_volume(longhorn.Volume(**fields))

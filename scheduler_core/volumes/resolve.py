@@ -195,13 +195,6 @@ def current_volume(volume: PodVolume, view: View) -> PodVolume:
     return values.replace(volume, name=current.name, volume=current, bound=True, replicas=replicas)
 
 
-def is_in_view(persistent_volume: str, view: View) -> bool:
-    """Whether the view has a PersistentVolume with its volume."""
-    volume = view.snapshot.persistent_volumes.get(persistent_volume)
-    # Each kind has a watch of its own, and one may be behind another.
-    return volume is not None and (volume.driver != csi_driver.DRIVER or volume.handle in view.snapshot.volumes)
-
-
 def _claim(pod: kube.Pod, mount: kube.ClaimVolume, snapshot: Snapshot) -> kube.Claim:
     claim = snapshot.claims.get((pod.namespace, mount.claim))
     if claim is None:

@@ -174,13 +174,12 @@ def test_missing_bytes_are_the_least_that_make_each_disk_safe(node: Node, option
 @given(
     st.lists(st.integers(0, 9), min_size=1, max_size=5),
     st.lists(st.tuples(st.integers(-3, 30), st.sampled_from([0, 0, 1, 5])), min_size=1, max_size=3),
-    st.integers(1, 5),
     st.lists(st.integers(0, 9), max_size=2),
 )
 def test_the_count_for_new_volumes_equals_the_general_check(
-    sizes: list[int], disks: list[tuple[int, int]], own: int, optional: list[int]
+    sizes: list[int], disks: list[tuple[int, int]], optional: list[int]
 ) -> None:
-    """Also if the volumes are those of several pods, and if some may go elsewhere."""
+    """Also if some may go elsewhere."""
     ordered = sorted(disks, reverse=True)
     free = [size for size, _ in ordered]
     reported = [size + uncounted for size, uncounted in ordered]
