@@ -179,8 +179,12 @@ def _explain_fitting(node: _Node, evaluation: single_node.NodeEvaluation) -> Ver
     labels = _labels(node, evaluation)
     volumes = (*evaluation.required.volumes, *evaluation.required.optional_replicas)
     placed = [(volumes[volume].name, disk) for volume, disk in safety.counter_example]
-    parts = [node.sentences.kept_replicas(node.name), volume_sentences.failing_order(placed, labels)]
-    if not placed and meeting is not None:
+    parts = [node.sentences.kept_replicas(node.name)]
+    if placed:
+        # The last volume has no disk.
+        steps = [f"{volume} on disk {labels[disk]}" for volume, disk in placed if disk is not None]
+        parts.append(f"unlucky order: {join_first(steps, ', ')}, then no disk is left for {placed[-1][0]}")
+    elif meeting is not None:
         names = join_first(meeting.volumes, ", ")
         parts.append(f"on outdated status all of these may go to disk {_disk_names(node)[meeting.disk]}: {names}")
     if plan is None:
@@ -260,9 +264,14 @@ def _explain_shortage(node: _Node, evaluation: single_node.NodeEvaluation) -> Ve
     # known.
     required = evaluation.required
     labels = _labels(node, evaluation)
-    if node.reason is Reason.LOW_AVAILABLE:
-        return Verdict(node.reason, _too_full(evaluation, labels))
     parts = []
+    if node.reason is Reason.LOW_AVAILABLE:
+        pairs = zip(evaluation.disks, labels, strict=True)
+        spare = ", ".join(f"disk {label} {format_bytes(disk.headroom)}" for disk, label in pairs)
+        for volume, written, mask in zip(required.volumes, required.written, evaluation.masks, strict=True):
+            if not mask:
+                parts.append(f"{volume.name} has {format_bytes(written)} of data; to spare: {spare}")
+        return Verdict(node.reason, join_first(parts, "; "))
     if node.reason is Reason.INSUFFICIENT_STORAGE:
         profile = evaluation.profile
         lacking = [
@@ -303,17 +312,3 @@ def _labels(node: _Node, evaluation: single_node.NodeEvaluation) -> list[str]:
 
 def _disk_names(node: _Node) -> dict[str, str]:
     return {disk.uuid: disk.name for disk in node.view.snapshot.longhorn_nodes[node.name].disks}
-
-
-def _too_full(evaluation: single_node.NodeEvaluation, labels: list[str]) -> str:
-    required = evaluation.required
-    parts = []
-    for index, mask in enumerate(evaluation.masks):
-        if not mask:
-            spare = ", ".join(
-                f"disk {label} {format_bytes(disk.headroom)}"
-                for disk, label in zip(evaluation.disks, labels, strict=True)
-            )
-            data = format_bytes(required.written[index])
-            parts.append(f"{required.volumes[index].name} has {data} of data; to spare: {spare}")
-    return join_first(parts, "; ")

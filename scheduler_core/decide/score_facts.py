@@ -74,7 +74,12 @@ class PlanCache:
         # In a large cluster mostly all nodes fit.
         if decision.reasons.count(Reason.ROOM) < len(names):
             fitting = [name for name, reason in zip(names, decision.reasons, strict=True) if reason is Reason.ROOM]
-        for resolution, members in _by_resolution(decision, fitting):
+        # By identity, because nodes with equal volumes share them.
+        groups: dict[int, tuple[Resolution, list[str]]] = {}
+        for name in fitting if decision.resolutions else ():
+            resolution = decision.resolution_on(name)
+            groups.setdefault(id(resolution), (resolution, []))[1].append(name)
+        for resolution, members in groups.values() or [(decision.resolution, fitting)]:
             _add_fitting_nodes(values.replace(planner, resolution=resolution), members, facts)
         # Equal facts are one object: thousands of nodes share a handful of them.
         interned: dict[tuple[Reason, int], NodeFacts] = {}
@@ -125,16 +130,6 @@ def _replica_bytes(volumes: Sequence[PodVolume], view: View) -> tuple[dict[str, 
             bytes_by_node[name] = bytes_by_node.get(name, 0) + on_node
     # Without any data every node has the same share: nothing.
     return bytes_by_node, sum(totals.values()) or sum(volume.volume.size for volume in volumes)
-
-
-def _by_resolution(decision: Decision, names: Iterable[str]) -> Iterable[tuple[Resolution, list[str]]]:
-    if not decision.resolutions:
-        return [(decision.resolution, list(names))]
-    groups: dict[int, tuple[Resolution, list[str]]] = {}
-    for name in names:
-        resolution = decision.resolution_on(name)
-        groups.setdefault(id(resolution), (resolution, []))[1].append(name)
-    return groups.values()
 
 
 def _add_fitting_nodes(planner: _Planner, names: Sequence[str], facts: dict[str, NodeFacts]) -> None:

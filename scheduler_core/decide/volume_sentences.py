@@ -110,16 +110,6 @@ def _places(on_node: bool, elsewhere: int, name: str) -> str:  # noqa: FBT001 # 
     return ", ".join(places)
 
 
-def failing_order(placed: Sequence[tuple[str, int | None]], disks: Sequence[str]) -> str:
-    """Says on which disks an unlucky order puts volumes, and which one is left over. `placed`: volumes with the indexes
-    of their disks; the last one has none.
-    """
-    if not placed:
-        return ""
-    steps = [f"{volume} on disk {disks[disk]}" for volume, disk in placed if disk is not None]
-    return f"unlucky order: {join_first(steps, ', ')}, then no disk is left for {placed[-1][0]}"
-
-
 def never_offered(packing: Packing, missing: Sequence[int], disks: Sequence[str]) -> str:
     """Says that a packing mode never offers a node, and what would end that. `missing`: the least bytes that each disk
     lacks for stale safety, in the order of their names; empty if unknown.

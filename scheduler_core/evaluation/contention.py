@@ -307,7 +307,16 @@ def evaluate_nodes(
     required_key = (query.required.key, query.optional.key)
     key = (required_key, query.examine_safety, volumes_key(roaming + share), names_of_roaming)
     version = (*competition.version, competition.ledger.changelog)
-    own_nodes = _own_nodes(query.resolution, competition)
+    # Where the pod's own demand or offer counts, or that of a pod that shares a volume, or where a hold does not count because of
+    # its priority.
+    own_nodes = {competition.demand.node_of(volume) for volume in query.resolution.volumes} - {""}
+    uids = {competition.requester.uid}
+    for volume in query.resolution.volumes:
+        namespace, _, name = volume.claim.partition("/")
+        uids |= {pod.uid for pod in competition.state.view.pods_of(namespace, name)}
+    offers = [offer for uid in uids if (offer := competition.ledger.offer_of(uid)) is not None]
+    for offer in (*offers, *competition.ledger.holds_below(competition.requester.priority)):
+        own_nodes |= offer.nodes
     shared = competition.results.at(key, version)
     missing = [name for name in dict.fromkeys(names) if name not in shared or name in own_nodes]
     results: dict[str, tuple[Reason, Competitors | None]] = {}
@@ -324,23 +333,6 @@ def evaluate_nodes(
     shared |= results
     counted = {name: on_node for name in names if (on_node := shared[name][1]) is not None}
     return [shared[name][0] for name in names], counted
-
-
-def _own_nodes(resolution: Resolution, competition: ContentionQuery) -> frozenset[str]:
-    # The pod's own demand or offer counts there, or that of a pod that shares a volume, or a hold does not count because of
-    # its priority.
-    names: set[str] = set()
-    uids = {competition.requester.uid}
-    for volume in resolution.volumes:
-        names.add(competition.demand.node_of(volume))
-        namespace, _, name = volume.claim.partition("/")
-        uids |= {pod.uid for pod in competition.state.view.pods_of(namespace, name)}
-    for uid in uids:
-        offer = competition.ledger.offer_of(uid)
-        names |= offer.nodes if offer is not None else frozenset()
-    for offer in competition.ledger.holds_below(competition.requester.priority):
-        names |= offer.nodes
-    return frozenset(names - {""})
 
 
 def _evaluate_with(

@@ -240,26 +240,19 @@ def counting_allows(state: ClusterState, needs: Sequence[ReplicaNeed]) -> bool:
         fewest = need.count - (need.placed and need.volume.local)
         sizes_by_class[need.required.classes] += [need.volume.volume.size] * fewest
     spreading = [need for need in needs if need.elsewhere]
-    if not all(_has_domains(state, need) for need in one_of_each_kind(spreading)):
-        return False
+    for need in one_of_each_kind(spreading):
+        volume = need.volume.volume
+        profiles = state.profiles.table(need.required.classes).profiles
+        roomy = (name for name, profile in profiles.items() if has_disk_for(profile, volume.size, volume.actual_size))
+        domains = set(_domains_of(state, need, roomy))
+        enough = SHARED in domains or ("disk", "") in domains or len(domains) >= need.count - need.volume.local
+        if not enough:
+            return False
     for classes in {need.required.classes: None for need in spreading}:
         free = list(chain.from_iterable(profile.free for profile in state.profiles.table(classes).profiles.values()))
         if counting_refuses(sizes_by_class[classes], free):
             return False
     return True
-
-
-def _has_domains(state: ClusterState, need: ReplicaNeed) -> bool:
-    volume = need.volume.volume
-    profiles = state.profiles.table(need.required.classes).profiles
-    roomy = (name for name, profile in profiles.items() if has_disk_for(profile, volume.size, volume.actual_size))
-    wanted = need.count - need.volume.local
-    domains: set[object] = set()
-    for domain in _domains_of(state, need, roomy):
-        domains.add(domain)
-        if domain in (SHARED, ("disk", "")) or len(domains) >= wanted:
-            return True
-    return wanted == 0
 
 
 def counting_refuses(sizes: Sequence[int], free: Sequence[int]) -> bool:

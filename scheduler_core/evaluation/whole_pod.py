@@ -240,6 +240,7 @@ def _problem(pod: _WholePod, disks: _Disks, name: str) -> _Problem:
         for volume, mask in zip(node.required.volumes, node.masks, strict=True):
             own_disks[volume.claim] = frozenset(place for index, place in enumerate(places) if mask >> index & 1)
     needs = {need.volume.claim: need for need in pod.spreading}
+    nodes = pod.view.cluster.nodes
     groups = []
     for volume in pod.resolution.volumes:
         need = needs.get(volume.claim)
@@ -247,11 +248,13 @@ def _problem(pod: _WholePod, disks: _Disks, name: str) -> _Problem:
         masks = [_mask(free, own_disks[volume.claim])] if on_node and name in disks.nodes else []
         domains = (SHARED,) * len(free)
         if need is not None:
-            domains = _domains(pod, need, free)
+            # A number by disk for what at most one of the replicas may use.
+            keys = [domain_of(pod.view.cluster, need, nodes[node], uuid) for node, uuid in free]
+            numbers = {key: number for number, key in enumerate(dict.fromkeys(keys)) if key != SHARED}
+            domains = tuple(numbers.get(key, SHARED) for key in keys)
             allowed = disks.by_claim[volume.claim]
             # The local replica is not among `masks`, and takes its zone even from nodes that only hold evicting replicas.
             if on_node and not masks and not need.soft.zone:
-                nodes = pod.view.cluster.nodes
                 allowed = frozenset(place for place in allowed if nodes[place[0]].zone != nodes[name].zone)
             masks += [_mask(free, allowed)] * (need.count - on_node)
         image = volume.volume.backing_image
@@ -263,11 +266,3 @@ def _problem(pod: _WholePod, disks: _Disks, name: str) -> _Problem:
 
 def _mask(places: Iterable[_Place], allowed: frozenset[_Place]) -> int:
     return sum(1 << index for index, place in enumerate(places) if place in allowed)
-
-
-def _domains(pod: _WholePod, need: ReplicaNeed, places: Iterable[_Place]) -> tuple[int, ...]:
-    """Returns a number by disk for what at most one of the replicas may use."""
-    cluster = pod.view.cluster
-    keys = [domain_of(cluster, need, cluster.nodes[name], uuid) for name, uuid in places]
-    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys)) if key != SHARED}
-    return tuple(numbers.get(key, SHARED) for key in keys)

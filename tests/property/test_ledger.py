@@ -280,9 +280,7 @@ class World:
             digest = unschedulable_digest(offer.pod.unschedulable)
             assert recorded.offered.pod == replace(offer.pod, unschedulable=digest)
             restored.append(
-                replace(
-                    recorded.offered, pod=offer.pod, volumes=offer.volumes, unplaced_volumes=offer.unplaced_volumes
-                )
+                replace(recorded.offered, pod=offer.pod, volumes=offer.volumes, unplaced_volumes=offer.unplaced_volumes)
             )
         event = OffersRestored(tuple(restored), record.offers_made)
         self.ledger = step(Ledger(), event, ledger.time)[0]
