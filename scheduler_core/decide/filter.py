@@ -27,7 +27,6 @@ from scheduler_core.decide.decision import (
     Competing,
     Contenders,
     Decision,
-    ExcludedNodes,
     FilterOptions,
     Packing,
     combine_decisions,
@@ -110,7 +109,7 @@ def filter_nodes(
             competition=competition,
             candidates=candidates if part.nodes is None else sorted(part.nodes, key=positions.__getitem__),
             options=options,
-            excluded=contenders.names if isinstance(contenders, ExcludedNodes) else frozenset(),
+            excluded=frozenset() if isinstance(contenders, Competing) else contenders,
         )
         for part in of_parts
     ]

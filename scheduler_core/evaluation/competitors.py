@@ -77,7 +77,6 @@ class ContentionQuery(Struct, frozen=True):
 
     @property
     def version(self) -> tuple[ChangeLog, ChangeLog]:
-        """The change logs of disk profiles and of demand."""
         return self.state.profiles.changelog, self.demand.changelog
 
 
@@ -335,10 +334,9 @@ def fitting_volumes(competing: CompetingVolumes, volumes_fit: VolumesFit) -> Fit
     if volumes_fit(list(candidates.volumes.values())):
         return candidates
     demanded = _by_identity(competing.demanded)
-    fitting: dict[str, PodVolume] = {}
-    if volumes_fit(list(demanded.values())):
-        fitting = demanded
-    else:
+    fitting = demanded
+    if not volumes_fit(list(demanded.values())):
+        fitting = {}
         for key, volume in demanded.items():
             if volumes_fit([*fitting.values(), volume]):
                 fitting[key] = volume

@@ -70,52 +70,39 @@ class JointCompetitors:
         like demand, because no decision of kube-scheduler would end them. `shared`: the nodes that have the same own
         ones for every requester.
         """
-        budget = query.budget
         version = (query.state.profiles.changelog,)
         cached = self._results.at(anywhere, version)
+        keys = frozenset(map(roaming_key, anywhere.roaming))
         joint: dict[str, Competitors | None] = {}
-        missing: list[str] = []
+        # By the competitors' group and the roaming volumes among these, which count already where they are offered.
+        groups: dict[tuple[int, frozenset[str]], list[str]] = {}
         for name in names:
             entry = cached.get(name)
             if entry is not None and entry[0] is own.get(name):
                 joint[name] = entry[1]
-            else:
-                missing.append(name)
-        keys = frozenset(map(roaming_key, anywhere.roaming))
-        # By the competitors' group and the roaming volumes among these, which count already where they are offered.
-        groups: dict[tuple[int, frozenset[str]], list[str]] = {}
-        for name in missing:
+                continue
             on_node = own.get(name, self._none)
             counted = keys.intersection(map(roaming_key, on_node.volumes)) if keys else keys
             groups.setdefault((on_node.group, counted), []).append(name)
         for (_, counted), members in groups.items():
-            gave_up = budget.gave_up
+            gave_up = query.budget.gave_up
             base = own.get(members[0], self._none).volumes
             uncounted = tuple(volume for volume in anywhere.roaming if roaming_key(volume) not in counted)
-            parts = split_by_room(query, members, base, uncounted + anywhere.unplaced)
-            for fitting, part in parts.items():
-                joint |= self._add(fitting, keys, part, own)
-            if budget.gave_up == gave_up:
+            for fitting, part in split_by_room(query, members, base, uncounted + anywhere.unplaced).items():
+                certain = tuple(volume for volume in fitting if roaming_key(volume) in keys)
+                possible = tuple(volume for volume in fitting if roaming_key(volume) not in keys)
+                alone = self._groups.competitors(certain, possible) if fitting else None
+                for name in part:
+                    give_way()
+                    others = own.get(name)
+                    joint[name] = others or alone
+                    if others is not None and fitting:
+                        demanded = others.demanded + certain
+                        joint[name] = self._groups.competitors(demanded, others.offered + possible, others.left_out)
+            if query.budget.gave_up == gave_up:
                 cached |= {name: (own.get(name), joint[name]) for name in members if name in shared}
         self._results.store(anywhere, cached, version)
         return {name: on_node for name, on_node in joint.items() if on_node is not None}
-
-    def _add(
-        self, fitting: Volumes, keys: frozenset[str], names: Iterable[str], competitors: Mapping[str, Competitors]
-    ) -> Mapping[str, Competitors | None]:
-        certain = tuple(volume for volume in fitting if roaming_key(volume) in keys)
-        possible = tuple(volume for volume in fitting if roaming_key(volume) not in keys)
-        alone = self._groups.competitors(certain, possible) if fitting else None
-        joint: dict[str, Competitors | None] = {}
-        for name in names:
-            give_way()
-            own = competitors.get(name)
-            if own is None or not fitting:
-                joint[name] = own or alone
-            else:
-                offered = own.offered + possible
-                joint[name] = self._groups.competitors(own.demanded + certain, offered, own.left_out)
-        return joint
 
 
 # A search that gave up counts, or the space might be promised twice.

@@ -324,10 +324,10 @@ def _packing_variants(
             return
         free = list(profile.free)
         closed: dict[str, int] = {}
-        for image, sizes, disks in zip(images, missing, copied, strict=True):
-            for disk in disks:
+        for image, sizes, chosen in zip(images, missing, copied, strict=True):
+            for disk in chosen:
                 free[disk] -= sizes[disk]
-            closed[image] = sum(1 << disk for disk in sizes if disk not in disks)
+            closed[image] = sum(1 << disk for disk in sizes if disk not in chosen)
         pairs = zip(masks, required.images, strict=True)
         yield tuple(free), tuple(mask & ~closed.get(image, 0) for mask, image in pairs)
 

@@ -250,14 +250,14 @@ def closed_disks(view: View, volumes: Sequence[PodVolume], name: str) -> str:
     names_by_detail: dict[str, list[str]] = {}
     for disk in node.disks:
         for members in alike.values():
-            volume = members[0].volume
-            refusal = disk_refusal(view.cluster, ReplicaRequest.for_volume(volume), disk)
+            example = members[0].volume
+            refusal = disk_refusal(view.cluster, ReplicaRequest.for_volume(example), disk)
             detail = refusal.detail if refusal is not None else ""
             if refusal is None:
                 space = view.free_space(name)[disk.name]
-                rule = space_refusal(0, volume.actual_size, space)
+                rule = space_refusal(0, example.actual_size, space)
                 if rule is not None and rule is not refusal_rules.Rule.SCHEDULING_SPACE:
-                    detail = space_detail(rule, disk, view.settings, space, volume)
+                    detail = space_detail(rule, disk, view.settings, space, example)
             if detail:
                 names_by_detail.setdefault(detail, []).extend(volume.name for volume in members)
     parts = [

@@ -283,8 +283,7 @@ class ProfileCache:
     def __init__(self, view: View) -> None:
         self.changelog = ChangeLog()  # which nodes' profiles may have changed
         self._view = view
-        self._tables: LruMap[VolumeClasses, ProfileTable] = LruMap(MAX_TABLES)
-        self._latest_tables: LruMap[VolumeClasses, tuple[ProfileTable, ChangeLog]] = LruMap(MAX_TABLES)
+        self._tables: LruMap[VolumeClasses, tuple[ProfileTable, ChangeLog]] = LruMap(MAX_TABLES)
         self._results: LruMap[tuple[bool, object], Results] = LruMap(
             _MAX_WEIGHT, lambda results: _WEIGHT_OF_REQUIREMENTS + len(results)
         )
@@ -296,10 +295,9 @@ class ProfileCache:
         """Returns the profiles of all nodes for some classes, taken from the latest table that any version has and
         renewed for the nodes that changed since.
         """
-        table = self._tables.get(classes)
-        if table is not None:
+        table, changelog = self._tables.get(classes) or (ProfileTable(classes), ChangeLog())
+        if changelog is self.changelog:
             return table
-        table, changelog = self._latest_tables.get(classes) or (ProfileTable(classes), ChangeLog())
         changed = self.changelog.since(changelog)
         if changed is None:
             # The table may be that of a later version.
@@ -308,8 +306,7 @@ class ProfileCache:
             table = ProfileTable(classes).update(self._view, self._view.cluster.nodes)
         elif changed:
             table = table.update(self._view, changed)
-        self._tables.put(classes, table)
-        self._latest_tables.put(classes, (table, self.changelog))
+        self._tables.put(classes, (table, self.changelog))
         return table
 
     @property
@@ -326,7 +323,7 @@ class ProfileCache:
         cache._unfinished = self._unfinished
         cache.unfinished_placements = self.unfinished_placements
         # Shared: a table that is filled while changes arrive serves the later versions, too.
-        cache._latest_tables = self._latest_tables
+        cache._tables = self._tables
         return cache
 
     def evaluate(

@@ -183,8 +183,8 @@ def _apply(ledger: Ledger, event: Event) -> tuple[Ledger, tuple[Outcome, ...]]:
             ledger, outcomes = _end_offer(ledger, pod.uid, kind, node)
             return _add_offer(ledger, event), outcomes
         case OffersRestored() if not ledger.offers:
-            for offer in sorted(event.offers, key=attrgetter("made_at", "number")):
-                ledger = _insert_offer(ledger, offer.later(ledger.time))
+            for restored in sorted(event.offers, key=attrgetter("made_at", "number")):
+                ledger = _insert_offer(ledger, restored.later(ledger.time))
             return replace(ledger, offers_made=max(ledger.offers_made, event.offers_made)), ()
         case ObservedPod():
             return _observe_pod(ledger, event)

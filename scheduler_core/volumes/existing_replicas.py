@@ -19,6 +19,7 @@ no replica.
 """
 
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from enum import Enum
 
 from scheduler_core.cluster.view import View
@@ -139,11 +140,8 @@ def pods_awaiting_replicas(view: View, *, require_best_effort: bool = True) -> t
     for pod in view.snapshot.pods.values():
         if not (pod.live and pod.node_name and pod.phase == PENDING):
             continue
-        try:
-            unlisted = unlisted_volumes(pod, pod.node_name, view, require_best_effort=require_best_effort)
-        except ResolutionError:
-            # The replicas of a pod that cannot be resolved are unknown; Longhorn's own numbers then decide about its node.
-            continue
-        if unlisted:
-            pods.append((pod, pod.node_name))
+        # The replicas of a pod that cannot be resolved are unknown; Longhorn's own numbers then decide about its node.
+        with suppress(ResolutionError):
+            if unlisted_volumes(pod, pod.node_name, view, require_best_effort=require_best_effort):
+                pods.append((pod, pod.node_name))
     return tuple(pods)
