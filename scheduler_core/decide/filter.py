@@ -18,7 +18,7 @@ Data flow of one request (Longhorn's scheduler-extender proposal, Filter steps 1
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from scheduler_core import errors, values
 from scheduler_core.cluster.view import View
@@ -313,7 +313,7 @@ def _reasons_by_node(parts: Sequence[_Part]) -> tuple[Sequence[str], Sequence[Re
 
 
 def _volumes_offered_to_others(pod: kube.Pod, contenders: Contenders) -> Iterable[PodVolume]:
-    offers: Iterable[Any] = contenders.ledger.offers.values() if isinstance(contenders, Competing) else ()
+    offers = contenders.ledger.offers.values() if isinstance(contenders, Competing) else ()
     # Most pods have no claim that an existing volume may match, so that the offers are not even looked at.
     return (
         volume

@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from heapq import heapify, heappop, heapreplace, nsmallest
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 from msgspec import Struct
 
@@ -391,7 +391,7 @@ def offers_on_node(
 ) -> Ledger:
     """Returns a ledger of those recorded offers of a node that the view does not show as decided."""
     entries: list[outstanding_offer.Offer] = []
-    volumes: list[Any] = []
+    volumes: list[PodVolume] = []
     # In this order they were matched with existing PersistentVolumes.
     for entry in sorted(recorded, key=lambda entry: entry.offered.number):
         if entry.everywhere or node in entry.offered.nodes:

@@ -207,6 +207,7 @@ def _free_disks(planner: _Planner, missing: Mapping[str, _Circumstances]) -> dic
         planner.budget.take_back(shares)
         for name, profile in zip(members, profiles, strict=True):
             open_disks = profile_node(planner.view, required.classes, name)
+            disks[name] = ()
             if not isinstance(open_disks, Refused):
                 disks[name] = _disk_facts(planner.view, name, open_disks, free[profile])
     return disks

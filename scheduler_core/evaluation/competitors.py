@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from itertools import chain, count
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 
@@ -163,24 +163,21 @@ class JointOffers:
         self._competitors: Competitors | None = None
 
     @cached_property
+    def _all(self) -> "FittingVolumes":
+        return all_volumes(by_certainty((), self.volumes or ()))
+
+    @cached_property
     def required(self) -> Requirements:
-        volumes = self._distinct_volumes()
+        volumes = self._all.volumes.values()
         return requirements(volumes, volumes)
 
     def competitors(self, groups: CompetitorGroups) -> Competitors:
         """Returns all volumes as competitors, where they fit together."""
         if self._competitors is None:
-            certain = by_certainty((), self.volumes or ())
-            demanded_parts = (certain.demanded, *certain.held)
-            decided = {identity(volume) for part in demanded_parts for volume in part}
-            volumes = self._distinct_volumes()
-            demanded = tuple(volume for volume in volumes if identity(volume) in decided)
-            offered = tuple(volume for volume in volumes if identity(volume) not in decided)
-            self._competitors = groups.competitors(demanded, offered)
+            demanded = self._all.demanded
+            offered = tuple(volume for key, volume in self._all.volumes.items() if key not in demanded)
+            self._competitors = groups.competitors(tuple(demanded.values()), offered)
         return self._competitors
-
-    def _distinct_volumes(self) -> list[PodVolume]:
-        return list({identity(volume): volume for _, part in self.volumes or () for volume in part}.values())
 
 
 class OfferedVolumes:
@@ -216,9 +213,9 @@ class OfferedVolumes:
         cached = self._unplaced
         if cached is not None and cached[0] is unplaced and cached[1] is ledger.uids_with_unplaced_volumes:
             return cached[2]
-        # The ledger does not know what it stores: an offer's volumes are PodVolumes. Its claim may have been bound since.
-        stored: list[Any] = [volume for offer in ledger.with_unplaced_volumes for volume in offer.unplaced_volumes]
-        volumes = (current_volume(volume, view) for volume in stored)
+        stored = (volume for offer in ledger.with_unplaced_volumes for volume in offer.unplaced_volumes)
+        # Its claim may have been bound since.
+        volumes = [current_volume(volume, view) for volume in stored]
         offered = {identity(volume): volume for volume in volumes if not volume.volume.has_shards}
         not_demanded = (volume for key, volume in offered.items() if unplaced.by_key.get(key) is None)
         result = {identity(volume): volume for volume in sorted(not_demanded, key=largest_first)}
@@ -230,9 +227,7 @@ class OfferedVolumes:
         key = (offer.uid, offer.number)
         volumes = self._current.get(key)
         if volumes is None:
-            # The ledger does not know what it stores: an offer's volumes are PodVolumes.
-            stored: tuple[Any, ...] = offer.volumes
-            volumes = tuple(current_volume(volume, view) for volume in stored)
+            volumes = tuple(current_volume(volume, view) for volume in offer.volumes)
             self._current[key] = volumes
         return volumes
 
@@ -264,10 +259,9 @@ def without_matched_claims(demands: Sequence[Demand], offers: Iterable[Offer], n
     """
     if not demands:
         return demands
-    stored: Iterable[Any] = chain.from_iterable(offer.volumes for offer in offers)
     matched = {
         claim_identity(volume.claim)
-        for volume in stored
+        for volume in chain.from_iterable(offer.volumes for offer in offers)
         if volume.persistent_volume and (volume.nodes is None or name in volume.nodes)
     }
     return [demand for demand in demands if identity(demand.volume) not in matched] if matched else demands

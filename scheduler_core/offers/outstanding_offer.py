@@ -3,9 +3,8 @@
 """
 
 import math
-from collections.abc import Hashable
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -34,9 +33,9 @@ class Offered(Struct, frozen=True):
 
     pod: ObservedPod  # its newest copy: of the request's and the watched one the one with the higher version
     nodes: frozenset[str]
-    volumes: tuple[Hashable, ...] = ()
+    volumes: tuple[Any, ...] = ()  # `PodVolume`s, which the ledger does not look into
     selected_node: str = ""  # the node its claims have selected, "" for none
-    unplaced_volumes: tuple[Hashable, ...] = ()  # see `Offer`; a pod that has nothing else to place needs no nodes here
+    unplaced_volumes: tuple[Any, ...] = ()  # see `Offer`; a pod that has nothing else to place needs no nodes here
     priority: int | None = None  # for a hold the priority of the pod, else None
 
 
