@@ -22,7 +22,7 @@ import structlog
 from app.evaluator import Evaluator, LiveStateSource
 from app.extender.metrics import Metrics
 from app.runtime import probes, wait_at_most
-from scheduler_core.decide.decision import NO_SCORES, Contenders, Decision, ExcludedNodes
+from scheduler_core.decide.decision import NO_SCORES, Contenders, Decision
 from scheduler_core.decide.extender_settings import ExtenderSettings
 from scheduler_core.errors import ResolutionError
 from scheduler_core.model.kube import Pod, is_same_pod
@@ -68,7 +68,7 @@ class NodeReservations:
         return frozenset(node for _, node in self._waits.values() if node)
 
     def contenders(self) -> Contenders:
-        return ExcludedNodes(self.reserved_nodes())
+        return self.reserved_nodes()
 
     async def decide(
         self, pod: Pod, candidates: Sequence[str], hung_up: probes.HungUp, scores: Mapping[str, int] = NO_SCORES

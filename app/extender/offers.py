@@ -216,10 +216,10 @@ class Offers:
     async def _restore(self, record: HandoverRecord, undisturbed: float) -> None:
         elapsed = undisturbed if 0 < undisturbed < math.inf else 0.0
         since = self._clock()
-        restored: list[tuple[Pod, outstanding_offer.RecordedOffer]] = []
+        restored: list[tuple[Pod, outstanding_offer.Offer]] = []
         volumes: list[Any] = []
         # In this order they were matched with existing PersistentVolumes.
-        oldest_first = sorted(record.offers, key=lambda offer: offer.number)
+        oldest_first = sorted(record.offers, key=lambda entry: entry.offered.number)
         for number, recorded in enumerate(oldest_first):
             if number % _OFFERS_PER_TURN == 0:
                 await asyncio.sleep(0)
@@ -233,7 +233,7 @@ class Offers:
                 continue
             if entry is not None:
                 restored.append((pod, entry))
-                volumes += entry.offered.volumes
+                volumes += entry.volumes
         self._apply(outstanding_offer.OffersRestored(tuple(entry for _, entry in restored), record.offers_made))
         for pod, _ in restored:
             self._start_watching(pod)
@@ -241,7 +241,7 @@ class Offers:
 
     async def _to_restore(
         self, pod: Pod, recorded: outstanding_offer.RecordedOffer, elapsed: float, volumes: Sequence[PodVolume]
-    ) -> outstanding_offer.RecordedOffer | None:
+    ) -> outstanding_offer.Offer | None:
         options = self._evaluator.options
         try:
             return offered_nodes.offer_to_restore(recorded, self._cache.state().view, elapsed, options, volumes)

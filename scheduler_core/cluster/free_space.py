@@ -11,16 +11,15 @@ space for it, also together with the other growth that counts, by volume name.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
-
-from msgspec import Struct, field
 
 from scheduler_core.disk_schedule.allocation import claims
 from scheduler_core.disk_schedule.disk_space import account
 from scheduler_core.disk_schedule.reconcile import limit_of
 from scheduler_core.longhorn import csi_driver, volume_validation
+from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.space import DiskSpace, disk_space, scheduling_limit
 from scheduler_core.model import longhorn
@@ -37,24 +36,11 @@ _NO_GROWTH: Final[Mapping[str, int]] = MappingProxyType({})
 class FreeSpace(dict[str, DiskSpace]):
     """The space left on a node's disks, by name."""
 
-    __slots__ = ("_limits", "free")
+    __slots__ = ("free",)
 
     def __init__(self, disks: Mapping[str, DiskSpace]) -> None:
         super().__init__(disks)
         self.free = sum(max(0, disk.free) for disk in disks.values())  # bytes that all disks can still take in sum
-        self._limits: tuple[tuple[int, ...], Sequence[int]] | None = None
-
-    def limits(self, node: longhorn.Node, settings: Settings) -> tuple[tuple[int, ...], Sequence[int]]:
-        """Returns the free bytes of the node's disks, the most first, and in this order the disks' scheduling limits; none where equal
-        free bytes do not tell which disk is which.
-        """
-        if self._limits is None:
-            disks = sorted(node.disks, key=lambda disk: -self[disk.name].free)
-            free = tuple(self[disk.name].free for disk in disks)
-            limits = [scheduling_limit(disk, settings) for disk in disks]
-            distinct = len(set(free)) == len(free) or len(set(limits)) == 1
-            self._limits = (free, limits if distinct else ())
-        return self._limits
 
 
 def free_space_of(
@@ -140,12 +126,9 @@ def _request(persistent_volume: str, snapshot: Snapshot) -> int:
     if volume is None or volume.driver != csi_driver.DRIVER or volume.claim is None:
         return 0
     claim = snapshot.claims.get(volume.claim[:2])
-    if (
-        claim is None
-        or claim.deleting
-        or claim.spec.volume_name != volume.name
-        or volume.claim[2] not in ("", claim.uid)
-    ):
+    if claim is None or claim.deleting or claim.spec.volume_name != volume.name:
+        return 0
+    if volume.claim[2] not in ("", claim.uid):
         return 0
     request = claim.spec.request or 0
     # The minimum of other file systems is smaller, and a volume has at least that of its own.
@@ -153,45 +136,48 @@ def _request(persistent_volume: str, snapshot: Snapshot) -> int:
     return csi_driver.csi_size(request, "") if request > volume.capacity else 0
 
 
-class Growth(Struct):
-    """The growth that counts."""
-
-    snapshot: Snapshot
-    settings: Settings
-    # Returns a disk by its UUID, and its space without growth; None if no node has it.
-    space_of: Callable[[str], tuple[longhorn.Disk, DiskSpace] | None]
-    # The volumes that grow, with their new size, by name.
+def count_growth(
+    sizes: Mapping[str, int], cluster: Cluster, unlisted: Mapping[str, Replicas], node_of_disk: Mapping[str, str]
+) -> tuple[dict[str, longhorn.Volume], Counter[str]]:
+    """Returns the growth that counts: the volumes with their new size, by name, and the bytes that they grow by, by disk UUID. `sizes`
+    has `requested_size` by Longhorn volume, `unlisted` has `unlisted_replicas` by disk UUID.
+    """
+    schedules = cluster.snapshot.disk_schedules
+    replicas_by_volume = {
+        name: [replica for replica in cluster.replicas_by_volume.get(name) or () if replica.node_id]
+        for name in sorted(sizes)
+    }
+    names = {node_of_disk.get(replica.disk_id) or "" for members in replicas_by_volume.values() for replica in members}
+    # By disk UUID, the disk, its DiskSchedule, and its free bytes without growth.
+    disks: dict[str, tuple[longhorn.Disk, DiskSchedule | None, int]] = {}
+    for node in filter(None, map(cluster.nodes.get, names)):
+        space = free_space_of(node, cluster.settings, unlisted, schedules)
+        for disk in node.disks:
+            if node_of_disk.get(disk.uuid) == node.name:
+                disks[disk.uuid] = (disk, effective_schedule(disk, schedules), space[disk.name].free)
     volumes: dict[str, longhorn.Volume] = {}
-    by_disk: Counter[str] = field(default_factory=Counter[str])  # bytes that they grow by, by disk UUID
+    by_disk = Counter[str]()
 
-    def add(self, name: str, size: int, replicas: Replicas) -> None:
-        """Adds the growth of a volume to a size, if every disk has space for it."""
+    def has_space(uuid: str, increase: int) -> bool:
+        if uuid not in disks:
+            return False
+        disk, schedule, free = disks[uuid]
+        allowed = schedule is not None or volume_validation.can_grow(disk, cluster.settings, increase)
+        return not increase or (allowed and increase + by_disk[uuid] <= free)
+
+    for name, replicas in replicas_by_volume.items():
         increases = Counter[str]()
         for replica in replicas:
-            if replica.node_id:
-                increases[replica.disk_id] += self._increase(replica, size)
-        if all(self._has_space(uuid, increase) for uuid, increase in increases.items()):
-            volume = self.snapshot.volumes[name]
-            self.volumes[name] = replace(volume, size=max(volume.size, size))
-            self.by_disk += increases
-
-    def _increase(self, replica: longhorn.Replica, size: int) -> int:
-        """Bytes that a replica grows by and that do not count on its disk yet."""
-        located = self.space_of(replica.disk_id)
-        counted = replica.size
-        if located is not None:
-            disk, _ = located
-            counted = max(counted, disk.scheduled_replicas.get(replica.name, 0))
-            schedule = effective_schedule(disk, self.snapshot.disk_schedules)
-            if schedule is not None:
-                counted = max(counted, claims(schedule.spec.replicas, schedule.status.replicas).get(replica.name, 0))
-        return max(0, size - counted)
-
-    def _has_space(self, uuid: str, increase: int) -> bool:
-        located = self.space_of(uuid)
-        if located is None:
-            return False
-        disk, space = located
-        has_schedule = effective_schedule(disk, self.snapshot.disk_schedules) is not None
-        allowed = not increase or has_schedule or volume_validation.can_grow(disk, self.settings, increase)
-        return allowed and (not increase or increase + self.by_disk[uuid] <= space.free)
+            counted = replica.size
+            if replica.disk_id in disks:
+                disk, schedule, _ = disks[replica.disk_id]
+                counted = max(counted, disk.scheduled_replicas.get(replica.name, 0))
+                if schedule is not None:
+                    held = claims(schedule.spec.replicas, schedule.status.replicas)
+                    counted = max(counted, held.get(replica.name, 0))
+            increases[replica.disk_id] += max(0, sizes[name] - counted)
+        if all(has_space(uuid, increase) for uuid, increase in increases.items()):
+            volume = cluster.snapshot.volumes[name]
+            volumes[name] = replace(volume, size=max(volume.size, sizes[name]))
+            by_disk += increases
+    return volumes, by_disk

@@ -15,12 +15,11 @@ from typing import Any, Final, TypeVar
 from msgspec import Struct
 from rpds import HashTrieMap
 
-from scheduler_core.cluster.free_space import FreeSpace, free_space_of, requested_size, unlisted_replicas
+from scheduler_core.cluster.free_space import FreeSpace, count_growth, free_space_of, requested_size, unlisted_replicas
 from scheduler_core.cluster.view import (
     CLUSTER_GROUPINGS,
     GROUPINGS,
     View,
-    count_growth,
     count_to_schedule,
     default_class,
     put,
@@ -79,7 +78,7 @@ def _with_changes(objects: Mapping[str, _Object], changed: Mapping[str, _Object 
     """Returns the objects after changes; None means that the object was deleted."""
     if not changed:
         return objects
-    # A plain copy, because every placement reads all nodes, and updates are few.
+    # A plain copy, because every request reads all nodes, and updates are few.
     later = dict(objects)
     for name, value in changed.items():
         if value is None:
@@ -180,39 +179,45 @@ class _Builder:
                 self.indexes.node_of_disk = self.indexes.node_of_disk.insert(disk.uuid, new.name)
 
     def finish(self, now: datetime) -> Update:
-        nodes = self._nodes()
+        view = self._view
+        indexes = self.indexes
+        nodes = _with_changes(view.cluster.nodes, self.longhorn_nodes)
+        if nodes is not view.cluster.nodes and nodes.keys() != view.cluster.nodes.keys():
+            nodes = dict(sorted(nodes.items()))
         for uuid in self.disks:
-            name = self.indexes.node_of_disk.get(uuid)
+            name = indexes.node_of_disk.get(uuid)
             if name is not None:
                 self.changed_nodes.add(name)
             else:
-                self.indexes.unlisted_replicas = self.indexes.unlisted_replicas.discard(uuid)
+                indexes.unlisted_replicas = indexes.unlisted_replicas.discard(uuid)
         for name in self.changed_nodes:
             for disk in nodes[name].disks if name in nodes else ():
-                unlisted = unlisted_replicas(disk, self.indexes.replicas_by_disk.get(disk.uuid) or ())
-                self.indexes.unlisted_replicas = put(self.indexes.unlisted_replicas, disk.uuid, unlisted or None)
+                unlisted = unlisted_replicas(disk, indexes.replicas_by_disk.get(disk.uuid) or ())
+                indexes.unlisted_replicas = put(indexes.unlisted_replicas, disk.uuid, unlisted or None)
         # Before the free space: growth changes that of further nodes.
         self._update_growth(nodes)
-        if self.changed_nodes:
-            self.indexes.free_space = self._updated_free_space(nodes)
-        self.indexes.pods_to_schedule -= count_to_schedule(self.pods, self._view.snapshot)
-        self.indexes.pods_to_schedule += count_to_schedule(self.pods, self.snapshot)
-        return Update(self._assemble(nodes, now), frozenset(self.changed_nodes))
-
-    def _updated_free_space(self, nodes: Mapping[str, longhorn.Node]) -> Mapping[str, FreeSpace]:
-        # A plain copy, because every request reads all nodes, and updates are few.
-        indexes = self.indexes
-        free_space = dict(indexes.free_space)
-        settings = self._view.settings
-        schedules = self.snapshot.disk_schedules
-        for name in self.changed_nodes:
+        snapshot = self.snapshot
+        schedules = snapshot.disk_schedules
+        free_space: dict[str, FreeSpace | None] = dict.fromkeys(self.changed_nodes)
+        for name in self.changed_nodes & nodes.keys():
             give_way()
-            node = nodes.get(name)
-            if node is None:
-                free_space.pop(name, None)
-            else:
-                free_space[name] = free_space_of(node, settings, indexes.unlisted_replicas, schedules, indexes.growth)
-        return free_space
+            free_space[name] = free_space_of(
+                nodes[name], view.settings, indexes.unlisted_replicas, schedules, indexes.growth
+            )
+        indexes.free_space = _with_changes(indexes.free_space, free_space)
+        indexes.pods_to_schedule -= count_to_schedule(self.pods, view.snapshot)
+        indexes.pods_to_schedule += count_to_schedule(self.pods, snapshot)
+        cluster = replace(
+            view.cluster,
+            snapshot=snapshot,
+            now=now,
+            nodes=nodes,
+            kube_nodes=_with_changes(view.cluster.kube_nodes, self.kube_nodes),
+            **self.cluster_groups,
+        )
+        storage_class = default_class(snapshot) if "storage_classes" in self._maps else view.default_storage_class
+        later = View(view.version + self._changed, snapshot, cluster, storage_class, indexes)
+        return Update(later, frozenset(self.changed_nodes))
 
     def _update_growth(self, nodes: Mapping[str, longhorn.Node]) -> None:
         snapshot = self.snapshot
@@ -225,38 +230,13 @@ class _Builder:
             return
         cluster = replace(self._view.cluster, snapshot=snapshot, nodes=nodes, **self.cluster_groups)
         # Whether one volume can grow depends on several disks, so all growth is counted again: it lasts for seconds, and is rare.
-        growth = count_growth(indexes.requested_sizes, cluster, indexes.unlisted_replicas, indexes.node_of_disk)
-        for uuid in {*indexes.growth, *growth.by_disk}:
-            if indexes.growth.get(uuid) != growth.by_disk.get(uuid):
-                indexes.growth = put(indexes.growth, uuid, growth.by_disk.get(uuid))
+        sizes = indexes.requested_sizes
+        volumes, growth = count_growth(sizes, cluster, indexes.unlisted_replicas, indexes.node_of_disk)
+        for uuid in {*indexes.growth, *growth}:
+            if indexes.growth.get(uuid) != growth.get(uuid):
+                indexes.growth = put(indexes.growth, uuid, growth.get(uuid))
                 name = indexes.node_of_disk.get(uuid)
                 self.changed_nodes |= {name} if name is not None else set()
-        for name in {*indexes.growing_volumes, *growth.volumes}:
-            if indexes.growing_volumes.get(name) != growth.volumes.get(name):
-                indexes.growing_volumes = put(indexes.growing_volumes, name, growth.volumes.get(name))
-
-    def _nodes(self) -> Mapping[str, longhorn.Node]:
-        before = self._view.cluster.nodes
-        nodes = _with_changes(before, self.longhorn_nodes)
-        same_names = nodes is before or nodes.keys() == before.keys()
-        return nodes if same_names else dict(sorted(nodes.items()))
-
-    def _assemble(self, nodes: Mapping[str, longhorn.Node], now: datetime) -> View:
-        view = self._view
-        snapshot = self.snapshot
-        cluster = replace(
-            view.cluster,
-            snapshot=snapshot,
-            now=now,
-            nodes=nodes,
-            kube_nodes=_with_changes(view.cluster.kube_nodes, self.kube_nodes),
-            **self.cluster_groups,
-        )
-        storage_class = default_class(snapshot) if "storage_classes" in self._maps else view.default_storage_class
-        return View(
-            version=view.version + self._changed,
-            snapshot=snapshot,
-            cluster=cluster,
-            default_storage_class=storage_class,
-            indexes=self.indexes,
-        )
+        for name in {*indexes.growing_volumes, *volumes}:
+            if indexes.growing_volumes.get(name) != volumes.get(name):
+                indexes.growing_volumes = put(indexes.growing_volumes, name, volumes.get(name))

@@ -15,8 +15,8 @@ from rpds import HashTrieMap
 
 from scheduler_core.cluster.free_space import (
     FreeSpace,
-    Growth,
     Replicas,
+    count_growth,
     effective_schedule,
     free_space_of,
     requested_size,
@@ -25,7 +25,7 @@ from scheduler_core.cluster.free_space import (
 )
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.settings import Settings
-from scheduler_core.longhorn.space import DiskSpace, scheduling_limit
+from scheduler_core.longhorn.space import scheduling_limit
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.disk_schedule import DiskSchedule
 from scheduler_core.model.snapshot import NamespacedName, Snapshot
@@ -118,8 +118,6 @@ CLUSTER_GROUPINGS: Final = {
 }
 """The same of `Cluster`, which makes them itself."""
 
-ClaimRef = tuple[str, str, str]
-
 
 class Indexes(Struct):
     """Look-ups over a snapshot, all derived from it. Those of a view never change: `update.py` changes a copy."""
@@ -128,7 +126,7 @@ class Indexes(Struct):
     unlisted_replicas: "HashTrieMap[str, Replicas]"
     free_space: Mapping[str, FreeSpace]  # by Longhorn node, the bytes that each disk can still take
     # By the claim that a PersistentVolume's claimRef names, the names of such volumes, sorted.
-    volumes_by_claim_ref: "HashTrieMap[ClaimRef, tuple[str, ...]]"
+    volumes_by_claim_ref: "HashTrieMap[tuple[str, str, str], tuple[str, ...]]"
     # By storage class, the free PersistentVolumes that a claim may be bound to, smallest first.
     available_volumes: "HashTrieMap[str, tuple[kube.PersistentVolume, ...]]"
     pods_by_claim: "HashTrieMap[NamespacedName, tuple[kube.Pod, ...]]"  # the pods that mount a claim, sorted by name
@@ -141,9 +139,8 @@ class Indexes(Struct):
     # By PersistentVolume, its VolumeAttachments, sorted by name.
     attachments: "HashTrieMap[str, tuple[kube.VolumeAttachment, ...]]"
     requested_sizes: "HashTrieMap[str, int]"  # by Longhorn volume, the size that its claim requests beyond what it has
-    growing_volumes: (
-        "HashTrieMap[str, longhorn.Volume]"  # by name, the volumes whose growth counts, with their new size
-    )
+    # By name, the volumes whose growth counts, with their new size.
+    growing_volumes: "HashTrieMap[str, longhorn.Volume]"
     growth: "HashTrieMap[str, int]"  # by disk UUID, the bytes that they grow by
 
     @classmethod
@@ -167,9 +164,9 @@ class Indexes(Struct):
             if size:
                 sizes[handle] = size
         node_of_disk = {disk.uuid: node.name for node in nodes for disk in node.disks if disk.uuid}
-        growth = count_growth(sizes, cluster, unlisted, node_of_disk)
+        growing_volumes, growth = count_growth(sizes, cluster, unlisted, node_of_disk)
         free_space = {
-            node.name: free_space_of(node, cluster.settings, unlisted, snapshot.disk_schedules, growth.by_disk)
+            node.name: free_space_of(node, cluster.settings, unlisted, snapshot.disk_schedules, growth)
             for node in nodes
         }
         return cls(
@@ -179,32 +176,9 @@ class Indexes(Struct):
             pods_to_schedule=count_to_schedule(snapshot.pods, snapshot),
             node_of_disk=HashTrieMap(node_of_disk),
             requested_sizes=HashTrieMap(sizes),
-            growing_volumes=HashTrieMap(growth.volumes),
-            growth=HashTrieMap(dict(growth.by_disk)),
+            growing_volumes=HashTrieMap(growing_volumes),
+            growth=HashTrieMap(dict(growth)),
         )
-
-
-def count_growth(
-    sizes: Mapping[str, int], cluster: Cluster, unlisted: Mapping[str, Replicas], node_of_disk: Mapping[str, str]
-) -> Growth:
-    """Returns the growth that counts, of volumes by name. `sizes` has `requested_size` by Longhorn volume, `unlisted`
-    has `unlisted_replicas` by disk UUID.
-    """
-    spaces: dict[str, FreeSpace] = {}
-
-    def space_of(uuid: str) -> tuple[longhorn.Disk, DiskSpace] | None:
-        node = cluster.nodes.get(node_of_disk.get(uuid) or "")
-        disk = next((disk for disk in node.disks if disk.uuid == uuid), None) if node is not None else None
-        if node is None or disk is None:
-            return None
-        if node.name not in spaces:
-            spaces[node.name] = free_space_of(node, cluster.settings, unlisted, cluster.snapshot.disk_schedules)
-        return disk, spaces[node.name][disk.name]
-
-    growth = Growth(cluster.snapshot, cluster.settings, space_of)
-    for name in sorted(sizes):
-        growth.add(name, sizes[name], cluster.replicas_by_volume.get(name) or ())
-    return growth
 
 
 class View(Struct, frozen=True):

@@ -69,14 +69,6 @@ class FilterOptions(Struct, frozen=True):
         return self.rank_safety or self.packing is not Packing.EXACT
 
 
-class ExcludedNodes(Struct, frozen=True):
-    """Nodes that take no new volumes now, because they are reserved for other pods (the proposal's reservations). A pod
-    whose replicas are already on such a node may still return to it.
-    """
-
-    names: frozenset[str]
-
-
 class Competing(Struct, frozen=True):
     """Demand and offers of other pods, whose volumes are packed jointly with the pod's."""
 
@@ -90,8 +82,10 @@ class Competing(Struct, frozen=True):
         return cls(state.demand, Ledger(), Contention(), EquivalenceCache())
 
 
-Contenders = ExcludedNodes | Competing
-NO_CONTENDERS: Final = ExcludedNodes(frozenset())  # the pod is evaluated alone
+# In place of competing pods, nodes that take no new volumes now, because they are reserved for other pods (the proposal's reservations).
+# A pod whose replicas are already on such a node may still return to it.
+Contenders = frozenset[str] | Competing
+NO_CONTENDERS: Final = frozenset[str]()  # the pod is evaluated alone
 
 
 NO_SCORES: Final[Mapping[str, int]] = MappingProxyType({})

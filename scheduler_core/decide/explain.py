@@ -63,23 +63,17 @@ def explain_nodes(
     other pods that count.
     """
     decision = filter_nodes(pod, candidates, state, options, contenders)
-    return explain_decision(pod, decision, state, options)
+    return explain_part(pod, decision, candidates, state, options)
 
 
 def explain_part(
     pod: kube.Pod, decision: Decision, names: Sequence[str], state: ClusterState, options: FilterOptions
 ) -> Explanation:
-    """Explains a decision on those candidates that are in `names`, in their order."""
-    # The reasons stay those of the whole decision. `state` and `options` are those of the decision.
+    """Explains a decision that was made with this state and these options, on those candidates that are in `names`, in their order."""
+    # The reasons stay those of the whole decision.
     reasons = dict(zip(decision.candidates, decision.reasons, strict=True))
-    shown = [name for name in names if name in reasons]
-    part = replace(decision, candidates=shown, reasons=[reasons[name] for name in shown])
-    return explain_decision(pod, part, state, options)
-
-
-def explain_decision(pod: kube.Pod, decision: Decision, state: ClusterState, options: FilterOptions) -> Explanation:
-    """Returns a verdict for every candidate of a decision that was made with this state and these options."""
-    candidates = decision.candidates
+    candidates = [name for name in names if name in reasons]
+    decision = replace(decision, candidates=candidates, reasons=[reasons[name] for name in candidates])
     verdicts = []
     details_of_cluster: dict[tuple[str, ...], str] = {}
     # By identity, because nodes with equal volumes share them, and comparing them would take time for each node.
@@ -185,9 +179,14 @@ def _explain_fitting(node: _Node, evaluation: single_node.NodeEvaluation) -> Ver
     labels = _labels(node, evaluation)
     volumes = (*evaluation.required.volumes, *evaluation.required.optional_replicas)
     placed = [(volumes[volume].name, disk) for volume, disk in safety.counter_example]
-    parts = [node.sentences.kept_replicas(node.name), volume_sentences.failing_order(placed, labels)]
-    if not placed:
-        parts.append(volume_sentences.meeting_on(_disk_names(node), meeting))
+    parts = [node.sentences.kept_replicas(node.name)]
+    if placed:
+        # The last volume has no disk.
+        steps = [f"{volume} on disk {labels[disk]}" for volume, disk in placed if disk is not None]
+        parts.append(f"unlucky order: {join_first(steps, ', ')}, then no disk is left for {placed[-1][0]}")
+    elif meeting is not None:
+        names = join_first(meeting.volumes, ", ")
+        parts.append(f"on outdated status all of these may go to disk {_disk_names(node)[meeting.disk]}: {names}")
     if plan is None:
         parts.append("a packing exists, but the budget did not suffice to write it out")
     if safety.answer is PackingAnswer.UNDECIDED:
@@ -197,7 +196,11 @@ def _explain_fitting(node: _Node, evaluation: single_node.NodeEvaluation) -> Ver
     if node.reason is Reason.NEVER_SAFE:
         alone = single_node.evaluate_node(node.view, node.resolution, node.name, (), node.optional)
         parts.append(
-            volume_sentences.never_offered(node.options.packing, alone.missing_for_stale_safety(), _labels(node, alone))
+            volume_sentences.never_offered(
+                node.options.packing,
+                fit.missing_bytes(alone.required, alone.profile, alone.allowed),
+                _labels(node, alone),
+            )
         )
     return Verdict(
         node.reason,
@@ -242,8 +245,10 @@ def _no_room_in_cluster(view: View, resolution: Resolution) -> str:
     for count, volume in enumerate(volumes, start=1):
         nearest = single_node.nearest_disk(view, volume)
         if nearest:
-            place = f"no disk{volume_sentences.tied_domain(volume)} can take {volume.name}"
-            parts.append(f"{place} ({format_bytes(volume.volume.size)}); nearest: {nearest}")
+            terms = volume.volume.topology_requirement
+            tied = " or".join(f" of zone {term.zone}" if term.zone else f" of region {term.region}" for term in terms)
+            size = format_bytes(volume.volume.size)
+            parts.append(f"no disk{tied} can take {volume.name} ({size}); nearest: {nearest}")
         # Each volume takes a look at every disk, so only as many are examined as are named.
         if len(parts) == MAX_LISTED and count < len(volumes):
             parts.append(f"volumes that are not examined: {len(volumes) - count}")
@@ -259,22 +264,31 @@ def _explain_shortage(node: _Node, evaluation: single_node.NodeEvaluation) -> Ve
     # known.
     required = evaluation.required
     labels = _labels(node, evaluation)
-    if node.reason is Reason.LOW_AVAILABLE:
-        return Verdict(node.reason, _too_full(evaluation, labels))
     parts = []
+    if node.reason is Reason.LOW_AVAILABLE:
+        pairs = zip(evaluation.disks, labels, strict=True)
+        spare = ", ".join(f"disk {label} {format_bytes(disk.headroom)}" for disk, label in pairs)
+        for volume, written, mask in zip(required.volumes, required.written, evaluation.masks, strict=True):
+            if not mask:
+                parts.append(f"{volume.name} has {format_bytes(written)} of data; to spare: {spare}")
+        return Verdict(node.reason, join_first(parts, "; "))
     if node.reason is Reason.INSUFFICIENT_STORAGE:
         profile = evaluation.profile
         lacking = [
             fit.missing_bytes_alone(required, profile, index, mask) for index, mask in enumerate(evaluation.masks)
         ]
         volume = required.volumes[lacking.index(max(lacking))]
-        parts.append(f"{volume.name} needs {volume_sentences.needed_space(volume)}")
+        image = volume.volume.backing_image
+        copy = f", and room for backing image {image} where the disk lacks it" if image else ""
+        parts.append(f"{volume.name} needs {format_bytes(volume.volume.size)}{copy}")
     if node.reason is not Reason.INSUFFICIENT_STORAGE or len(required.sizes) > 1:
         count = format_count(len(required.sizes), "volume needs", "volumes need")
         parts.append(f"{count} {format_bytes(required.items.total)} together")
-    parts += [
-        f"disk {label} has {_left_to_schedule(disk.free)}" for disk, label in zip(evaluation.disks, labels, strict=True)
-    ]
+    for disk, label in zip(evaluation.disks, labels, strict=True):
+        left = f"{format_bytes(disk.free)} left to schedule"
+        if disk.free < 0:
+            left = f"nothing left to schedule ({format_bytes(-disk.free)} too much is scheduled)"
+        parts.append(f"disk {label} has {left}")
     if node.reason not in _LACKING_SPACE:
         portion = node.budget.portion(feasible.MAX_STEPS_PER_INSTANCE)
         packed = evaluation.reason(portion)
@@ -291,12 +305,6 @@ def _explain_shortage(node: _Node, evaluation: single_node.NodeEvaluation) -> Ve
     return Verdict(node.reason, "; ".join(parts), missing=missing.size)
 
 
-def _left_to_schedule(free: int) -> str:
-    if free < 0:
-        return f"nothing left to schedule ({format_bytes(-free)} too much is scheduled)"
-    return f"{format_bytes(free)} left to schedule"
-
-
 def _labels(node: _Node, evaluation: single_node.NodeEvaluation) -> list[str]:
     names = _disk_names(node)
     return [names[disk.uuid] for disk in evaluation.disks]
@@ -304,17 +312,3 @@ def _labels(node: _Node, evaluation: single_node.NodeEvaluation) -> list[str]:
 
 def _disk_names(node: _Node) -> dict[str, str]:
     return {disk.uuid: disk.name for disk in node.view.snapshot.longhorn_nodes[node.name].disks}
-
-
-def _too_full(evaluation: single_node.NodeEvaluation, labels: list[str]) -> str:
-    required = evaluation.required
-    parts = []
-    for index, mask in enumerate(evaluation.masks):
-        if not mask:
-            spare = ", ".join(
-                f"disk {label} {format_bytes(disk.headroom)}"
-                for disk, label in zip(evaluation.disks, labels, strict=True)
-            )
-            data = format_bytes(required.written[index])
-            parts.append(f"{required.volumes[index].name} has {data} of data; to spare: {spare}")
-    return join_first(parts, "; ")

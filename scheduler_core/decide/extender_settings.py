@@ -132,24 +132,19 @@ class SettingsHistory:
                 values[attribute] = getattr(_INSTALLED_VALUES, attribute)
                 origins[name] = INSTALLED
             for source in sources:
-                value = self._last_good_value(source, name, parse, problems)
+                text = source.values.get(name)
+                last_good = self._good.pop((source.name, name), None)
+                if text is None:
+                    continue
+                value = last_good
+                try:
+                    value = parse(text)
+                except ValueError as error:
+                    instead = f"the next source counts, or {INSTALLED}" if value is None else f"{value} stays"
+                    problems.append(f"{source.name}: {name}: {text[:64]!r} is not {error}; {instead}")
                 if value is not None:
+                    self._good[source.name, name] = value
                     values[attribute] = value
                     origins[name] = source.name
                     break
         return ExtenderSettings(**values, origins=origins, problems=tuple(problems))
-
-    def _last_good_value(
-        self, source: SettingsSource, name: str, parse: Callable[[str], Any], problems: list[str]
-    ) -> Any:
-        text = source.values.get(name)
-        if text is None:
-            self._good.pop((source.name, name), None)
-            return None
-        try:
-            self._good[source.name, name] = parse(text)
-        except ValueError as error:
-            last_good = self._good.get((source.name, name))
-            instead = f"the next source counts, or {INSTALLED}" if last_good is None else f"{last_good} stays"
-            problems.append(f"{source.name}: {name}: {text[:64]!r} is not {error}; {instead}")
-        return self._good.get((source.name, name))

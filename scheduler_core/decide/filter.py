@@ -14,14 +14,11 @@ Data flow of one request (Longhorn's scheduler-extender proposal, Filter steps 1
                   → the whole pod has a placement?   → the nodes with one (`evaluation/whole_pod.py`)
                   → the packing mode, and which nodes are waited for
 
-The steps from the constrained to the reserved nodes are the functions of `_STAGES`, each with what earlier ones decided. `_refusals_of_pod`
-refuses all candidates, whatever `_constrained_nodes` decided; every later stage decides only nodes that are still undecided.
-
 `explain.py` runs this very decision and adds plans and numbers per node, so the two cannot differ.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from scheduler_core import errors, values
 from scheduler_core.cluster.view import View
@@ -30,7 +27,6 @@ from scheduler_core.decide.decision import (
     Competing,
     Contenders,
     Decision,
-    ExcludedNodes,
     FilterOptions,
     Packing,
     combine_decisions,
@@ -51,7 +47,6 @@ from scheduler_core.volumes.volume_binding import CandidateVolumes, NodeResoluti
 
 # Reasons that may hold only because of what was offered to other pods.
 _WORTH_WAITING: Final = UNSAFE | {Reason.SPOKEN_FOR}
-_Reasons = Mapping[str, Reason]
 
 
 class FilterRequest(contention.PodQuery, frozen=True, kw_only=True):
@@ -114,7 +109,7 @@ def filter_nodes(
             competition=competition,
             candidates=candidates if part.nodes is None else sorted(part.nodes, key=positions.__getitem__),
             options=options,
-            excluded=contenders.names if isinstance(contenders, ExcludedNodes) else frozenset(),
+            excluded=frozenset() if isinstance(contenders, Competing) else contenders,
         )
         for part in of_parts
     ]
@@ -148,7 +143,7 @@ def _common_homes(requests: Sequence[FilterRequest]) -> frozenset[str]:
     homes: set[str] = set()
     others: set[str] = set()
     for request in requests:
-        own = _home_names(request, _constrained_nodes(request, {}))
+        own = _home_names(request, _constrained_nodes(request))
         homes |= own
         others.update(name for name in request.candidates if name not in own)
     return frozenset(homes - others)
@@ -169,9 +164,7 @@ def _evaluate_part(request: FilterRequest) -> _Part:
     candidates = request.candidates
     if not request.resolution.volumes:
         return _Part(request, [Reason.NO_VOLUMES] * len(candidates), {})
-    decided: dict[str, Reason] = {}
-    for stage in _STAGES:
-        decided |= stage(request, decided)
+    decided = _decide_without_disks(request)
     with_replicas, competitors = _nodes_with_replicas(request, decided)
     decided |= with_replicas
     # The common case, in which no stage decides a node, keeps lists as they are: candidates may be thousands.
@@ -189,10 +182,33 @@ def _evaluate_part(request: FilterRequest) -> _Part:
     if decided:
         decided |= zip(names, reasons, strict=True)
         reasons = [decided[name] for name in candidates]
-    return _Part(request, _placeable(request, reasons), competitors)
+    placeable = [name for name, reason in zip(candidates, reasons, strict=True) if reason.fits or reason in UNSAFE]
+    refused = whole_pod.nodes_without_placement(request.state, request.resolution, placeable, request.budget)
+    if refused:
+        reasons = [refused.get(name, reason) for name, reason in zip(candidates, reasons, strict=True)]
+    return _Part(request, reasons, competitors)
 
 
-def _constrained_nodes(request: FilterRequest, _decided: _Reasons) -> _Reasons:
+def _decide_without_disks(request: FilterRequest) -> dict[str, Reason]:
+    """Returns the candidates that are decided before disks are compared."""
+    refused = _refusal_of_pod(request)
+    if refused is not None:
+        return dict.fromkeys(request.candidates, refused)
+    decided = _constrained_nodes(request)
+    undecided = [name for name in request.candidates if name not in decided] if decided else request.candidates
+    homes = _home_names(request, decided) if request.homes is None else request.homes
+    if homes:
+        return decided | {name: Reason.HOME if name in homes else Reason.HOME_ELSEWHERE for name in undecided}
+    everywhere = refusal_on_every_node(request.view, request.resolution)
+    if everywhere is not None:
+        return decided | dict.fromkeys(undecided, everywhere.reason)
+    if request.excluded and request.required.sizes:
+        reserved = (name for name in undecided if name in request.excluded)
+        return decided | dict.fromkeys(reserved, Reason.NODE_RESERVED)
+    return decided
+
+
+def _constrained_nodes(request: FilterRequest) -> dict[str, Reason]:
     # An exclusive claim stays where another live pod uses it.
     volumes = request.resolution.volumes
     limits = [(volume.in_use_on, Reason.CLAIM_IN_USE) for volume in volumes if volume.in_use_on]
@@ -205,10 +221,10 @@ def _constrained_nodes(request: FilterRequest, _decided: _Reasons) -> _Reasons:
     return {name: reason for nodes, reason in reversed(limits) for name in request.candidates if name not in nodes}
 
 
-def _refusals_of_pod(request: FilterRequest, _decided: _Reasons) -> _Reasons:
+def _refusal_of_pod(request: FilterRequest) -> Reason | None:
     unready = unready_volume(request.view, request.resolution)
     if unready is not None:
-        return dict.fromkeys(request.candidates, unready.reason)
+        return unready.reason
     # Equal volumes are looked at once: a pod may have thousands.
     unplaced = (requirements([volume], ()) for volume in request.resolution.unplaced)
     profiles = request.state.profiles
@@ -216,52 +232,20 @@ def _refusals_of_pod(request: FilterRequest, _decided: _Reasons) -> _Reasons:
         nodes = list(profiles.table(required.classes).profiles.values())
         results = profiles.evaluate(required, nodes, request.budget, examine_safety=False)
         if not any(results[profile].fits for profile in nodes):
-            return dict.fromkeys(request.candidates, Reason.NO_ROOM_IN_CLUSTER)
-    return {}
-
-
-def _homes(request: FilterRequest, decided: _Reasons) -> _Reasons:
-    # A home has a usable replica of every local volume, and all of them can be attached there.
-    homes = _home_names(request, decided) if request.homes is None else request.homes
-    if not homes:
-        return {}
-    undecided = (name for name in request.candidates if name not in decided)
-    return {name: Reason.HOME if name in homes else Reason.HOME_ELSEWHERE for name in undecided}
+            return Reason.NO_ROOM_IN_CLUSTER
+    return None
 
 
 def _home_names(request: FilterRequest, decided: Collection[str]) -> frozenset[str]:
+    # A home has a usable replica of every local volume, and all of them can be attached there.
     view = request.view
     classes = request.required.classes
     attachable = {name for name in _with_replica(request, decided) if attach_refusal(view, classes, name) is None}
-    # A home has a replica.
     return home_nodes(request.resolution.local, attachable, view.cluster) if attachable else frozenset()
 
 
-def _refusals_everywhere(request: FilterRequest, decided: _Reasons) -> _Reasons:
-    refused = refusal_on_every_node(request.view, request.resolution)
-    if refused is None:
-        return {}
-    return {name: refused.reason for name in request.candidates if name not in decided}
-
-
-def _excluded_nodes(request: FilterRequest, decided: _Reasons) -> _Reasons:
-    if not request.excluded or not request.required.sizes:
-        return {}
-    reserved = (name for name in request.candidates if name in request.excluded and name not in decided)
-    return dict.fromkeys(reserved, Reason.NODE_RESERVED)
-
-
-_STAGES: Final[tuple[Callable[[FilterRequest, _Reasons], _Reasons], ...]] = (
-    _constrained_nodes,
-    _refusals_of_pod,
-    _homes,
-    _refusals_everywhere,
-    _excluded_nodes,
-)
-
-
 def _nodes_with_replicas(
-    request: FilterRequest, decided: _Reasons
+    request: FilterRequest, decided: Collection[str]
 ) -> tuple[dict[str, Reason], Mapping[str, Competitors]]:
     """Evaluates nodes with a replica that matters to space one by one."""
     names = _with_replica(request, decided, request.optional.nodes_with_replica)
@@ -305,14 +289,6 @@ def _with_replica(request: FilterRequest, decided: Collection[str], others: froz
     return [name for name in request.candidates if name in nodes and name not in decided] if nodes else []
 
 
-def _placeable(request: FilterRequest, reasons: list[Reason]) -> list[Reason]:
-    names = [name for name, reason in zip(request.candidates, reasons, strict=True) if reason.fits or reason in UNSAFE]
-    refused = whole_pod.nodes_without_placement(request.state, request.resolution, names, request.budget)
-    if not refused:
-        return reasons
-    return [refused.get(name, reason) for name, reason in zip(request.candidates, reasons, strict=True)]
-
-
 def _settle(parts: Sequence[_Part], packing: Packing) -> tuple[Sequence[_Part], Mapping[str, Reason]]:
     """Returns the parts after what depends on the reasons of all nodes, and `Decision.unsafe`."""
     unsafe: dict[str, Reason] = {}
@@ -337,7 +313,7 @@ def _reasons_by_node(parts: Sequence[_Part]) -> tuple[Sequence[str], Sequence[Re
 
 
 def _volumes_offered_to_others(pod: kube.Pod, contenders: Contenders) -> Iterable[PodVolume]:
-    offers: Iterable[Any] = contenders.ledger.offers.values() if isinstance(contenders, Competing) else ()
+    offers = contenders.ledger.offers.values() if isinstance(contenders, Competing) else ()
     # Most pods have no claim that an existing volume may match, so that the offers are not even looked at.
     return (
         volume

@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from heapq import heapify, heappop, heapreplace, nsmallest
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 from msgspec import Struct
 
@@ -363,7 +363,7 @@ def offer_to_restore(
     elapsed: float,
     options: FilterOptions,
     others: Iterable[PodVolume] = (),
-) -> outstanding_offer.RecordedOffer | None:
+) -> outstanding_offer.Offer | None:
     """Returns an offer as the previous leader recorded it, with the pod's volumes, or None if the pod is bound,
     finished or gone, or takes no space. `elapsed`: seconds that have passed at least since the record was made.
     `others`: the volumes of offers that are restored already.
@@ -382,28 +382,23 @@ def offer_to_restore(
         return None
     unchanged = handover_record.unschedulable_digest(pod.unschedulable) == offered.pod.unschedulable
     offered_pod = values.replace(offered.pod, unschedulable=pod.unschedulable) if unchanged else offered.pod
-    return values.replace(
-        recorded,
-        offered=values.replace(offered, pod=offered_pod, volumes=volumes, unplaced_volumes=unplaced_volumes),
-        age=recorded.age + elapsed,
-        unschedulable_age=None if recorded.unschedulable_age is None else recorded.unschedulable_age + elapsed,
-        narrowed_age=None if recorded.narrowed_age is None else recorded.narrowed_age + elapsed,
-    )
+    restored = values.replace(offered, pod=offered_pod, volumes=volumes, unplaced_volumes=unplaced_volumes)
+    return restored.later(-elapsed)
 
 
 def offers_on_node(
     recorded: Iterable[outstanding_offer.RecordedOffer], node: str, view: View, options: FilterOptions, now: float
 ) -> Ledger:
     """Returns a ledger of those recorded offers of a node that the view does not show as decided."""
-    entries: list[outstanding_offer.RecordedOffer] = []
-    volumes: list[Any] = []
+    entries: list[outstanding_offer.Offer] = []
+    volumes: list[PodVolume] = []
     # In this order they were matched with existing PersistentVolumes.
-    for entry in sorted(recorded, key=lambda entry: entry.number):
+    for entry in sorted(recorded, key=lambda entry: entry.offered.number):
         if entry.everywhere or node in entry.offered.nodes:
             # A pod that names an object that is gone gets no volume.
             with suppress(errors.ResolutionError):
                 restored = offer_to_restore(entry, view, 0.0, options, volumes)
                 if restored is not None:
                     entries.append(restored)
-                    volumes += restored.offered.volumes
+                    volumes += restored.volumes
     return step(Ledger(), outstanding_offer.OffersRestored(tuple(entries), len(entries)), now)[0]

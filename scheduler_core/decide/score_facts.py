@@ -74,7 +74,12 @@ class PlanCache:
         # In a large cluster mostly all nodes fit.
         if decision.reasons.count(Reason.ROOM) < len(names):
             fitting = [name for name, reason in zip(names, decision.reasons, strict=True) if reason is Reason.ROOM]
-        for resolution, members in _by_resolution(decision, fitting):
+        # By identity, because nodes with equal volumes share them.
+        groups: dict[int, tuple[Resolution, list[str]]] = {}
+        for name in fitting if decision.resolutions else ():
+            resolution = decision.resolution_on(name)
+            groups.setdefault(id(resolution), (resolution, []))[1].append(name)
+        for resolution, members in groups.values() or [(decision.resolution, fitting)]:
             _add_fitting_nodes(values.replace(planner, resolution=resolution), members, facts)
         # Equal facts are one object: thousands of nodes share a handful of them.
         interned: dict[tuple[Reason, int], NodeFacts] = {}
@@ -127,16 +132,6 @@ def _replica_bytes(volumes: Sequence[PodVolume], view: View) -> tuple[dict[str, 
     return bytes_by_node, sum(totals.values()) or sum(volume.volume.size for volume in volumes)
 
 
-def _by_resolution(decision: Decision, names: Iterable[str]) -> Iterable[tuple[Resolution, list[str]]]:
-    if not decision.resolutions:
-        return [(decision.resolution, list(names))]
-    groups: dict[int, tuple[Resolution, list[str]]] = {}
-    for name in names:
-        resolution = decision.resolution_on(name)
-        groups.setdefault(id(resolution), (resolution, []))[1].append(name)
-    return groups.values()
-
-
 def _add_fitting_nodes(planner: _Planner, names: Sequence[str], facts: dict[str, NodeFacts]) -> None:
     decision = planner.decision
     resolution = planner.resolution
@@ -150,9 +145,8 @@ def _add_fitting_nodes(planner: _Planner, names: Sequence[str], facts: dict[str,
             node = single_node.evaluate_node(planner.view, resolution, name, competitors.volumes if competitors else ())
             disks: Disks = ()
             if node.required.sizes:
-                limits = _limits_by_uuid(planner.view, name)
                 free = _free_after_plan(node.required, node.profile, planner.budget, node.allowed)
-                disks = tuple(DiskFacts(limits[disk.uuid], size) for disk, size in zip(node.disks, free, strict=True))
+                disks = _disk_facts(planner.view, name, node.disks, free)
             facts[name] = _facts(planner, name, disks)
         names = [name for name in names if name not in with_replica]
     version = (planner.state.profiles.changelog,)
@@ -212,8 +206,10 @@ def _free_disks(planner: _Planner, missing: Mapping[str, _Circumstances]) -> dic
             free[profile] = _free_after_plan(required, profile, share)
         planner.budget.take_back(shares)
         for name, profile in zip(members, profiles, strict=True):
-            limits = _limits_in_profile_order(planner.view, required, profile, name)
-            disks[name] = tuple(map(DiskFacts, limits, free[profile]))
+            open_disks = profile_node(planner.view, required.classes, name)
+            disks[name] = ()
+            if not isinstance(open_disks, Refused):
+                disks[name] = _disk_facts(planner.view, name, open_disks, free[profile])
     return disks
 
 
@@ -241,17 +237,6 @@ def _free_after_plan(
     return tuple(free)
 
 
-def _limits_by_uuid(view: View, name: str) -> Mapping[str, int]:
-    node = view.cluster.nodes[name]
-    return {disk.uuid: scheduling_limit(disk, view.settings) for disk in node.disks}
-
-
-def _limits_in_profile_order(view: View, required: Requirements, profile: fit.Profile, name: str) -> Sequence[int]:
-    node = view.cluster.nodes[name]
-    free, in_order = view.free_space(name).limits(node, view.settings)
-    # Mostly all disks are open and no two have the same free bytes, which then tell which disk is which.
-    if in_order and free == profile.free:
-        return in_order
-    open_disks = profile_node(view, required.classes, name)
-    limits = _limits_by_uuid(view, name)
-    return [] if isinstance(open_disks, Refused) else [limits[disk.uuid] for disk in open_disks]
+def _disk_facts(view: View, name: str, disks: Iterable[fit.OpenDisk], free: Iterable[int]) -> Disks:
+    limits = {disk.uuid: scheduling_limit(disk, view.settings) for disk in view.cluster.nodes[name].disks}
+    return tuple(DiskFacts(limits[disk.uuid], size) for disk, size in zip(disks, free, strict=True))

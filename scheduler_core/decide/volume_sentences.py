@@ -12,7 +12,7 @@ from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import Packing
 from scheduler_core.evaluation.replicas import replica_needs
 from scheduler_core.longhorn.csi_driver import DRIVER
-from scheduler_core.model import kube, verdict
+from scheduler_core.model import kube
 from scheduler_core.model.quantity import MAX_LISTED, format_bytes, join_first
 from scheduler_core.volumes.existing_replicas import ReplicaUse, nodes_with_replica, replica_uses
 from scheduler_core.volumes.resolve import PodVolume, Resolution, storage_class_of
@@ -105,36 +105,9 @@ class VolumeSentences(Struct, frozen=True, dict=True):
         return needs
 
 
-def needed_space(volume: PodVolume) -> str:
-    image = volume.volume.backing_image
-    size = format_bytes(volume.volume.size)
-    return f"{size}, and room for backing image {image} where the disk lacks it" if image else size
-
-
-def tied_domain(volume: PodVolume) -> str:
-    terms = volume.volume.topology_requirement
-    return " or".join(f" of zone {term.zone}" if term.zone else f" of region {term.region}" for term in terms)
-
-
 def _places(on_node: bool, elsewhere: int, name: str) -> str:  # noqa: FBT001 # as in `_needs_on`
     places = [f"1 on node {name}"] * on_node + [f"{elsewhere} on any node"] * (elsewhere > 0)
     return ", ".join(places)
-
-
-def failing_order(placed: Sequence[tuple[str, int | None]], disks: Sequence[str]) -> str:
-    """Says on which disks an unlucky order puts volumes, and which one is left over. `placed`: volumes with the indexes
-    of their disks; the last one has none.
-    """
-    if not placed:
-        return ""
-    steps = [f"{volume} on disk {disks[disk]}" for volume, disk in placed if disk is not None]
-    return f"unlucky order: {join_first(steps, ', ')}, then no disk is left for {placed[-1][0]}"
-
-
-def meeting_on(disks: Mapping[str, str], meeting: verdict.Meeting | None) -> str:
-    if meeting is None:
-        return ""
-    return f"on outdated status all of these may go to disk {disks[meeting.disk]}: {join_first(meeting.volumes, ', ')}"
 
 
 def never_offered(packing: Packing, missing: Sequence[int], disks: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from itertools import chain, count
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 
@@ -25,7 +25,6 @@ from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.offers.outstanding_offer import Offer
 from scheduler_core.packing.budget import Budget
-from scheduler_core.packing.items import Items
 from scheduler_core.volumes.demand import Demand, UnplacedVolumes, claim_identity
 from scheduler_core.volumes.demand_index import DemandIndex
 from scheduler_core.volumes.existing_replicas import nodes_with_replica
@@ -34,9 +33,6 @@ from scheduler_core.volumes.resolve import PodVolume, current_volume, is_local
 
 # A cluster has a handful of sizes and classes in many combinations; beyond this they get new numbers, never numbers in use.
 _MAX_GROUPS: Final = 100_000
-_GroupKey = tuple[tuple[int, int, int], ...]
-# Separates the volumes that are left out in a key.
-_LEFT_OUT: Final = (-1, -1, -1)
 
 Volumes = tuple[PodVolume, ...]
 
@@ -81,7 +77,6 @@ class ContentionQuery(Struct, frozen=True):
 
     @property
     def version(self) -> tuple[ChangeLog, ChangeLog]:
-        """The change logs of disk profiles and of demand."""
         return self.state.profiles.changelog, self.demand.changelog
 
 
@@ -94,13 +89,9 @@ class Competitors(Struct, frozen=True):
     demand_group: int  # the same without what is only offered
     total: int = 0  # bytes of all volumes
     offered_total: int = 0  # bytes of the volumes that may be placed there
-    largest: int = 0  # bytes of the largest volume
     # Volumes of the node's demand and offers that do not fit there together with these, each with an open disk;
     # outdated status may still lead one of them to a disk.
     left_out: Volumes = ()
-    # The class of all volumes, if they are new volumes of one class; None where volumes are left out.
-    volume_class: ReplicaRequest | None = None
-    items: Items | None = None  # the sizes of all volumes, if `volume_class` is not None
     bytes_by_class: tuple[tuple[ReplicaRequest, int], ...] = ()  # bytes of all volumes by their class
 
     @property
@@ -114,16 +105,17 @@ class CompetitorGroups:
     def __init__(self) -> None:
         self._numbers = count()
         self._class_numbers: dict[ReplicaRequest, int] = {}
-        self._numbers_by_key: dict[_GroupKey, int] = {}
+        self._numbers_by_key: dict[object, int] = {}
 
     def competitors(self, demanded: Volumes, offered: Volumes, left_out: Volumes = ()) -> Competitors:
         """Returns these volumes with their group numbers and sums."""
         volumes = demanded + offered
         classes = [volume_class(volume.volume) for volume in volumes]
         sizes = [volume.volume.size for volume in volumes]
-        bytes_by_class = _bytes_by_class(classes, sizes)
-        new = all(not volume.volume.actual_size and not volume.volume.backing_image for volume in volumes)
-        uniform = len(bytes_by_class) == 1 and new and not left_out
+        # By identity, because hashing every class takes longer.
+        bytes_by_class: dict[int, tuple[ReplicaRequest, int]] = {}
+        for entry, size in zip(classes, sizes, strict=True):
+            bytes_by_class[id(entry)] = (entry, size + bytes_by_class.get(id(entry), (entry, 0))[1])
         return Competitors(
             demanded=demanded,
             offered=offered,
@@ -132,10 +124,7 @@ class CompetitorGroups:
             demand_group=self._group(demanded, classes[: len(demanded)]),
             total=sum(sizes),
             offered_total=sum(sizes[len(demanded) :]),
-            largest=max(sizes, default=0),
-            volume_class=bytes_by_class[0][0] if uniform else None,
-            items=Items(sizes) if uniform else None,
-            bytes_by_class=bytes_by_class,
+            bytes_by_class=tuple(bytes_by_class.values()),
         )
 
     def _group(self, volumes: Volumes, classes: Sequence[ReplicaRequest], left_out: Volumes = ()) -> int:
@@ -143,12 +132,11 @@ class CompetitorGroups:
             self._numbers_by_key.clear()
             # Every linked clone is a class of its own.
             self._class_numbers.clear()
-        key = self._group_key(volumes, classes)
-        if left_out:
-            key = (*key, _LEFT_OUT, *self._group_key(left_out, [volume_class(volume.volume) for volume in left_out]))
+        left_out_classes = [volume_class(volume.volume) for volume in left_out]
+        key = (self._sizes_and_classes(volumes, classes), self._sizes_and_classes(left_out, left_out_classes))
         return self._numbers_by_key.setdefault(key, next(self._numbers))
 
-    def _group_key(self, volumes: Volumes, classes: Sequence[ReplicaRequest]) -> _GroupKey:
+    def _sizes_and_classes(self, volumes: Volumes, classes: Sequence[ReplicaRequest]) -> object:
         numbers = self._class_numbers
         return tuple(
             sorted(
@@ -156,16 +144,6 @@ class CompetitorGroups:
                 for volume, entry in zip(volumes, classes, strict=True)
             )
         )
-
-
-def _bytes_by_class(classes: Sequence[ReplicaRequest], sizes: Sequence[int]) -> tuple[tuple[ReplicaRequest, int], ...]:
-    # Comparing identities first is faster than hashing every class.
-    if all(entry is classes[0] for entry in classes):
-        return ((classes[0], sum(sizes)),) if classes else ()
-    totals: dict[ReplicaRequest, int] = {}
-    for entry, size in zip(classes, sizes, strict=True):
-        totals[entry] = totals.get(entry, 0) + size
-    return tuple(totals.items())
 
 
 VolumesByOffer = Sequence[tuple[Offer, Sequence[PodVolume]]]
@@ -185,24 +163,21 @@ class JointOffers:
         self._competitors: Competitors | None = None
 
     @cached_property
+    def _all(self) -> "FittingVolumes":
+        return all_volumes(by_certainty((), self.volumes or ()))
+
+    @cached_property
     def required(self) -> Requirements:
-        volumes = self._distinct_volumes()
+        volumes = self._all.volumes.values()
         return requirements(volumes, volumes)
 
     def competitors(self, groups: CompetitorGroups) -> Competitors:
         """Returns all volumes as competitors, where they fit together."""
         if self._competitors is None:
-            certain = by_certainty((), self.volumes or ())
-            demanded_parts = (certain.demanded, *certain.held)
-            decided = {identity(volume) for part in demanded_parts for volume in part}
-            volumes = self._distinct_volumes()
-            demanded = tuple(volume for volume in volumes if identity(volume) in decided)
-            offered = tuple(volume for volume in volumes if identity(volume) not in decided)
-            self._competitors = groups.competitors(demanded, offered)
+            demanded = self._all.demanded
+            offered = tuple(volume for key, volume in self._all.volumes.items() if key not in demanded)
+            self._competitors = groups.competitors(tuple(demanded.values()), offered)
         return self._competitors
-
-    def _distinct_volumes(self) -> list[PodVolume]:
-        return list({identity(volume): volume for _, part in self.volumes or () for volume in part}.values())
 
 
 class OfferedVolumes:
@@ -238,9 +213,9 @@ class OfferedVolumes:
         cached = self._unplaced
         if cached is not None and cached[0] is unplaced and cached[1] is ledger.uids_with_unplaced_volumes:
             return cached[2]
-        # The ledger does not know what it stores: an offer's volumes are PodVolumes. Its claim may have been bound since.
-        stored: list[Any] = [volume for offer in ledger.with_unplaced_volumes for volume in offer.unplaced_volumes]
-        volumes = (current_volume(volume, view) for volume in stored)
+        stored = (volume for offer in ledger.with_unplaced_volumes for volume in offer.unplaced_volumes)
+        # Its claim may have been bound since.
+        volumes = [current_volume(volume, view) for volume in stored]
         offered = {identity(volume): volume for volume in volumes if not volume.volume.has_shards}
         not_demanded = (volume for key, volume in offered.items() if unplaced.by_key.get(key) is None)
         result = {identity(volume): volume for volume in sorted(not_demanded, key=largest_first)}
@@ -252,9 +227,7 @@ class OfferedVolumes:
         key = (offer.uid, offer.number)
         volumes = self._current.get(key)
         if volumes is None:
-            # The ledger does not know what it stores: an offer's volumes are PodVolumes.
-            stored: tuple[Any, ...] = offer.volumes
-            volumes = tuple(current_volume(volume, view) for volume in stored)
+            volumes = tuple(current_volume(volume, view) for volume in offer.volumes)
             self._current[key] = volumes
         return volumes
 
@@ -286,10 +259,9 @@ def without_matched_claims(demands: Sequence[Demand], offers: Iterable[Offer], n
     """
     if not demands:
         return demands
-    stored: Iterable[Any] = chain.from_iterable(offer.volumes for offer in offers)
     matched = {
         claim_identity(volume.claim)
-        for volume in stored
+        for volume in chain.from_iterable(offer.volumes for offer in offers)
         if volume.persistent_volume and (volume.nodes is None or name in volume.nodes)
     }
     return [demand for demand in demands if identity(demand.volume) not in matched] if matched else demands
@@ -356,10 +328,9 @@ def fitting_volumes(competing: CompetingVolumes, volumes_fit: VolumesFit) -> Fit
     if volumes_fit(list(candidates.volumes.values())):
         return candidates
     demanded = _by_identity(competing.demanded)
-    fitting: dict[str, PodVolume] = {}
-    if volumes_fit(list(demanded.values())):
-        fitting = demanded
-    else:
+    fitting = demanded
+    if not volumes_fit(list(demanded.values())):
+        fitting = {}
         for key, volume in demanded.items():
             if volumes_fit([*fitting.values(), volume]):
                 fitting[key] = volume

@@ -29,12 +29,11 @@ from scheduler_core.evaluation.competitors import (
     largest_first,
     volumes_key,
 )
-from scheduler_core.evaluation.state import ProfileCache, attach_refusal
+from scheduler_core.evaluation.state import attach_refusal
 from scheduler_core.model import longhorn, verdict
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.offers.outstanding_offer import Offer
 from scheduler_core.packing.budget import give_way
-from scheduler_core.packing.order_safe import counting_proves_safe
 from scheduler_core.volumes.demand import UNPLACED_LIFETIME, Demand, replica_count
 from scheduler_core.volumes.requirements import Requirements, requirements
 from scheduler_core.volumes.resolve import PodVolume
@@ -71,52 +70,39 @@ class JointCompetitors:
         like demand, because no decision of kube-scheduler would end them. `shared`: the nodes that have the same own
         ones for every requester.
         """
-        budget = query.budget
         version = (query.state.profiles.changelog,)
         cached = self._results.at(anywhere, version)
+        keys = frozenset(map(roaming_key, anywhere.roaming))
         joint: dict[str, Competitors | None] = {}
-        missing: list[str] = []
+        # By the competitors' group and the roaming volumes among these, which count already where they are offered.
+        groups: dict[tuple[int, frozenset[str]], list[str]] = {}
         for name in names:
             entry = cached.get(name)
             if entry is not None and entry[0] is own.get(name):
                 joint[name] = entry[1]
-            else:
-                missing.append(name)
-        keys = frozenset(map(roaming_key, anywhere.roaming))
-        # By the competitors' group and the roaming volumes among these, which count already where they are offered.
-        groups: dict[tuple[int, frozenset[str]], list[str]] = {}
-        for name in missing:
+                continue
             on_node = own.get(name, self._none)
             counted = keys.intersection(map(roaming_key, on_node.volumes)) if keys else keys
             groups.setdefault((on_node.group, counted), []).append(name)
         for (_, counted), members in groups.items():
-            gave_up = budget.gave_up
+            gave_up = query.budget.gave_up
             base = own.get(members[0], self._none).volumes
             uncounted = tuple(volume for volume in anywhere.roaming if roaming_key(volume) not in counted)
-            parts = split_by_room(query, members, base, uncounted + anywhere.unplaced)
-            for fitting, part in parts.items():
-                joint |= self._add(fitting, keys, part, own)
-            if budget.gave_up == gave_up:
+            for fitting, part in split_by_room(query, members, base, uncounted + anywhere.unplaced).items():
+                certain = tuple(volume for volume in fitting if roaming_key(volume) in keys)
+                possible = tuple(volume for volume in fitting if roaming_key(volume) not in keys)
+                alone = self._groups.competitors(certain, possible) if fitting else None
+                for name in part:
+                    give_way()
+                    others = own.get(name)
+                    joint[name] = others or alone
+                    if others is not None and fitting:
+                        demanded = others.demanded + certain
+                        joint[name] = self._groups.competitors(demanded, others.offered + possible, others.left_out)
+            if query.budget.gave_up == gave_up:
                 cached |= {name: (own.get(name), joint[name]) for name in members if name in shared}
         self._results.store(anywhere, cached, version)
         return {name: on_node for name, on_node in joint.items() if on_node is not None}
-
-    def _add(
-        self, fitting: Volumes, keys: frozenset[str], names: Iterable[str], competitors: Mapping[str, Competitors]
-    ) -> Mapping[str, Competitors | None]:
-        certain = tuple(volume for volume in fitting if roaming_key(volume) in keys)
-        possible = tuple(volume for volume in fitting if roaming_key(volume) not in keys)
-        alone = self._groups.competitors(certain, possible) if fitting else None
-        joint: dict[str, Competitors | None] = {}
-        for name in names:
-            give_way()
-            own = competitors.get(name)
-            if own is None or not fitting:
-                joint[name] = own or alone
-            else:
-                offered = own.offered + possible
-                joint[name] = self._groups.competitors(own.demanded + certain, offered, own.left_out)
-        return joint
 
 
 # A search that gave up counts, or the space might be promised twice.
@@ -133,18 +119,8 @@ def fits_on_node(query: ContentionQuery, name: str, required: Requirements) -> b
     """Returns whether a node meets requirements."""
     profiles = query.state.profiles
     [profile] = profiles.table(required.classes).of([name])
-    if required.uniform and profile.reason is None:
-        items = required.items
-        if counting_proves_safe(profile.free, items.total, items.largest):
-            return True
     results = profiles.evaluate(required, [profile], query.budget, examine_safety=False)
     return results[profile] in FITTING
-
-
-def volumes_with_open_disk(profiles: ProfileCache, name: str, volumes: Sequence[PodVolume]) -> Volumes:
-    """Returns the volumes for which some disk of a node is open. The disk counts whether it has room or not."""
-    tables = ((volume, profiles.table(requirements([volume], ()).classes)) for volume in volumes)
-    return tuple(volume for volume, table in tables if table.of([name])[0].reason is None)
 
 
 def split_by_room(
@@ -186,8 +162,7 @@ def _nodes_with_room(query: ContentionQuery, names: list[str], volumes: Volumes)
 ROAMING_LIFETIME: Final = UNPLACED_LIFETIME
 # Each costs a look-up per node and request. A node runs 110 pods at most, by the kubelet's default.
 MAX_ROAMING: Final = 110
-Version = tuple[ChangeLog, ChangeLog]
-"""The change logs of disk profiles and of demand."""
+Version = tuple[ChangeLog, ChangeLog]  # of disk profiles and of demand
 
 
 class RoamingVolume(NamedTuple):
@@ -268,14 +243,13 @@ class RoamingVolumes:
                 current = None if offer is None else ledger.offer_of(offer.uid)
                 if offer is None or (current is not None and current.number == offer.number):
                     roaming.setdefault(roaming_key(volume), volume)
-        self.since = {key: self._start_of_roaming(key, volume, now) for key, volume in roaming.items()}
+        followed = {} if self._followed is None else self._followed.since
+        starts: dict[str, tuple[datetime, bool]] = {}
+        for key, volume in roaming.items():
+            # A volume that is created while its claim counts continues it. One that is created later counts for a time of its own.
+            since, existed = followed.get(key) or self.since.get(key) or (now, volume.bound)
+            late = volume.bound and not existed and now - since >= ROAMING_LIFETIME
+            starts[key] = (now if late else since, volume.bound)
+        self.since = starts
         young = [volume for key, volume in roaming.items() if now - self.since[key][0] < ROAMING_LIFETIME]
         return tuple(sorted(young, key=largest_first)[:MAX_ROAMING])
-
-    def _start_of_roaming(self, key: str, volume: PodVolume, now: datetime) -> tuple[datetime, bool]:
-        # A volume that is created while its claim counts continues it. One that is created later counts for a time of
-        # its own.
-        first = None if self._followed is None else self._followed.since.get(key)
-        since, existed = first or self.since.get(key) or (now, volume.bound)
-        late = volume.bound and not existed and now - since >= ROAMING_LIFETIME
-        return (now if late else since), volume.bound

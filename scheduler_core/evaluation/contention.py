@@ -10,8 +10,7 @@ disk): it is left out, or it would block every pod. An offer that does not fit c
 made. Volumes that may go to any node count last (`competitors_anywhere.py`). A node is evaluated again when its demand, its offers or its
 disks change, and nodes with equal competitors and equal disks share one result.
 
-A node is evaluated first for the pod alone (`state.py`), then jointly with its competitors. Most nodes have so much space that counting
-bytes proves every placement order safe and tells whether outdated status matters; nothing else needs to be computed for them.
+A node is evaluated first for the pod alone (`state.py`), then jointly with its competitors.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -44,8 +43,6 @@ from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.model.verdict import UNSAFE, Reason
 from scheduler_core.offers.outstanding_offer import Offer
 from scheduler_core.packing.budget import Budget, give_way
-from scheduler_core.packing.items import Items
-from scheduler_core.packing.order_safe import counting_proves_safe
 from scheduler_core.volumes.demand import Demand, replica_count
 from scheduler_core.volumes.requirements import Requirements, requirements
 from scheduler_core.volumes.resolve import Resolution
@@ -231,7 +228,13 @@ class Contention:
 
     def _fitting_competitors(self, query: ContentionQuery, name: str, competing: CompetingVolumes) -> Competitors:
         fitting = fitting_volumes(competing, partial(competitors_anywhere.volumes_fit, query, name))
-        placeable = competitors_anywhere.volumes_with_open_disk(query.state.profiles, name, fitting.left_out)
+        # Those for which some disk of the node is open, whether it has room or not.
+        table = query.state.profiles.table
+        placeable = tuple(
+            volume
+            for volume in fitting.left_out
+            if table(requirements([volume], ()).classes).of([name])[0].reason is None
+        )
         offered = tuple(volume for key, volume in fitting.volumes.items() if key not in fitting.demanded)
         return self._groups.competitors(tuple(fitting.demanded.values()), offered, placeable)
 
@@ -304,7 +307,16 @@ def evaluate_nodes(
     required_key = (query.required.key, query.optional.key)
     key = (required_key, query.examine_safety, volumes_key(roaming + share), names_of_roaming)
     version = (*competition.version, competition.ledger.changelog)
-    own_nodes = _own_nodes(query.resolution, competition)
+    # Where the pod's own demand or offer counts, or that of a pod that shares a volume, or where a hold does not count because of
+    # its priority.
+    own_nodes = {competition.demand.node_of(volume) for volume in query.resolution.volumes} - {""}
+    uids = {competition.requester.uid}
+    for volume in query.resolution.volumes:
+        namespace, _, name = volume.claim.partition("/")
+        uids |= {pod.uid for pod in competition.state.view.pods_of(namespace, name)}
+    offers = [offer for uid in uids if (offer := competition.ledger.offer_of(uid)) is not None]
+    for offer in (*offers, *competition.ledger.holds_below(competition.requester.priority)):
+        own_nodes |= offer.nodes
     shared = competition.results.at(key, version)
     missing = [name for name in dict.fromkeys(names) if name not in shared or name in own_nodes]
     results: dict[str, tuple[Reason, Competitors | None]] = {}
@@ -323,92 +335,27 @@ def evaluate_nodes(
     return [shared[name][0] for name in names], counted
 
 
-def _own_nodes(resolution: Resolution, competition: ContentionQuery) -> frozenset[str]:
-    # The pod's own demand or offer counts there, or that of a pod that shares a volume, or a hold does not count because of
-    # its priority.
-    names: set[str] = set()
-    uids = {competition.requester.uid}
-    for volume in resolution.volumes:
-        names.add(competition.demand.node_of(volume))
-        namespace, _, name = volume.claim.partition("/")
-        uids |= {pod.uid for pod in competition.state.view.pods_of(namespace, name)}
-    for uid in uids:
-        offer = competition.ledger.offer_of(uid)
-        names |= offer.nodes if offer is not None else frozenset()
-    for offer in competition.ledger.holds_below(competition.requester.priority):
-        names |= offer.nodes
-    return frozenset(names - {""})
-
-
 def _evaluate_with(
     query: PodQuery, names: Sequence[str], optional: Optional, competitors: Mapping[str, Competitors]
 ) -> dict[str, Reason]:
-    required = query.required_with(optional)
-    table = query.state.profiles.table(required.classes)
-    profiles = dict(zip(names, table.of(names), strict=True))
-    reasons: dict[str, Reason] = {}
-    for name, profile in profiles.items():
-        reason = _decide_by_counting(query, required, profile, competitors.get(name))
-        if reason is not None:
-            reasons[name] = reason
-    undecided = [name for name in profiles if name not in reasons]
-    reasons |= _search(query, required, undecided, examine_safety=query.examine_safety)
+    safety = query.examine_safety
+    reasons = _search(query, query.required_with(optional), names, examine_safety=safety)
     groups: dict[int, list[str]] = {}
-    for name in undecided:
-        if name in competitors and (reasons[name].fits or reasons[name] in UNSAFE):
+    for name, reason in reasons.items():
+        if name in competitors and (reason.fits or reason in UNSAFE):
             groups.setdefault(competitors[name].group, []).append(name)
     for members in groups.values():
         on_node = competitors[members[0]]
-        joint_requirements = query.required_with(optional, on_node.volumes)
-        searched = _search(query, joint_requirements, members, examine_safety=query.examine_safety)
-        joint = {name: attribute_to_competitors(reason) for name, reason in searched.items()}
-        if on_node.left_out and query.examine_safety:
-            joint = _examine_left_out(query, joint, on_node, optional)
-        reasons |= joint
+        searched = _search(query, query.required_with(optional, on_node.volumes), members, examine_safety=safety)
+        reasons |= {name: attribute_to_competitors(reason) for name, reason in searched.items()}
+        safe = [name for name in members if reasons[name] is Reason.ROOM]
+        if safe and on_node.left_out and safety:
+            # The left-out volumes have no space on these nodes, but outdated status may still show Longhorn some.
+            required = query.required_with(optional, on_node.volumes + on_node.left_out)
+            for name, profile in zip(safe, query.state.profiles.table(required.classes).of(safe), strict=True):
+                if profile.reason is not None or not fit.stale_safe(required, profile):
+                    reasons[name] = Reason.STALE_UNSAFE
     return reasons
-
-
-def _decide_by_counting(
-    query: PodQuery, required: Requirements, profile: fit.Profile, competitors: Competitors | None
-) -> Reason | None:
-    """Returns the reason of a node where counting proves every order safe; None proves nothing."""
-    if profile.reason is not None or not required.uniform or not required.sizes:
-        return None
-    items = required.items
-    total = items.total + sum(required.optional_items.sizes)
-    largest = items.largest
-    others: tuple[Items, ...] = ()
-    if competitors is not None:
-        volume_class = required.classes.requests[0]
-        if competitors.items is None:
-            return None
-        if competitors.volume_class is not volume_class and competitors.volume_class != volume_class:
-            return None
-        others = (competitors.items,)
-        total += competitors.total
-        largest = max(largest, competitors.largest)
-    # The disk with least space comes last: if it takes everything, every disk does.
-    if profile.free[-1] >= total:
-        return Reason.ROOM
-    if not counting_proves_safe(profile.free, total, largest):
-        return None
-    if not query.examine_safety or fit.new_volumes(required, *others).stale_safe(profile.free, profile.reported):
-        return Reason.ROOM
-    return Reason.STALE_UNSAFE
-
-
-def _examine_left_out(
-    query: PodQuery, reasons: Mapping[str, Reason], competitors: Competitors, optional: Optional
-) -> dict[str, Reason]:
-    required = query.required_with(optional, competitors.volumes + competitors.left_out)
-    table = query.state.profiles.table(required.classes)
-    return {
-        # The left-out volumes have no space on these nodes, but outdated status may still show Longhorn some.
-        name: Reason.STALE_UNSAFE
-        if reason is Reason.ROOM and (profile.reason is not None or not fit.stale_safe(required, profile))
-        else reason
-        for (name, reason), profile in zip(reasons.items(), table.of(list(reasons)), strict=True)
-    }
 
 
 def attribute_to_competitors(reason: Reason) -> Reason:

@@ -10,22 +10,22 @@ Outdated status may lead Longhorn to overbook a disk. Its free bytes and those t
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, combinations, islice, product
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
 
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.budget import STEPS_PER_REQUEST, Budget, PackingAnswer, Portions, share_fairly
-from scheduler_core.packing.feasible import Instance, assign, fits, fits_many
-from scheduler_core.packing.items import Items, OptionalItems
+from scheduler_core.packing.feasible import assign, fits, fits_many
+from scheduler_core.packing.items import OptionalItems
 from scheduler_core.packing.order_safe import (
     MAX_STEPS_PER_NODE,
     MeetingDisk,
-    NewVolumes,
     Overbooking,
     Safety,
     UnplacedVolumes,
     find_overbooking,
+    new_volumes_stale_safe,
     order_safe,
     order_safe_many,
 )
@@ -85,16 +85,12 @@ class UnfinishedSearches(Struct, frozen=True):
     (`packing/budget.py`).
     """
 
-    # By free bytes and the disks that each volume may use.
-    packing: dict[Instance, int] = {}
-    # By profile, for profiles that lack a backing image.
-    copying: dict[Profile, int] = {}
-    orders: dict[tuple[int, ...], int] = {}  # by free bytes, ascending
-    # By profile, where more than sizes decides.
-    orders_by_profile: dict[Profile, int] = {}
+    # By free bytes and the disks that each volume may use, or by profile for profiles that lack a backing image.
+    packing: dict[Any, int] = {}
+    orders: dict[Any, int] = {}  # by free bytes, ascending, or by profile where more than sizes decides
 
     def __len__(self) -> int:
-        return len(self.packing) + len(self.copying) + len(self.orders) + len(self.orders_by_profile)
+        return len(self.packing) + len(self.orders)
 
 
 def fit(required: Requirements, profile: Profile, budget: Budget, allowed: AllowedDisks | None = None) -> Reason:
@@ -138,7 +134,7 @@ def fit_many(
         lambda profile, share: _find_packing(required, profile, share),
         _PACKING_PORTIONS,
         budget,
-        unfinished.copying,
+        unfinished.packing,
     )
     results.update((profile, _reason(required, profile, answer)) for profile, answer in searched.items())
     return [results[profile] for profile in profiles]
@@ -174,7 +170,15 @@ def _reason(
         return Reason.ROOM
     if answer is PackingAnswer.UNDECIDED:
         return Reason.UNDECIDED
-    return shortage_reason(required, profile, allowed)
+    # One does not fit alone, or all do not fit together.
+    if required.uniform and not allowed:
+        # Disks are sorted by free bytes. This runs for every node that does not fit.
+        return Reason.NOT_TOGETHER if profile.free[0] >= required.items.largest else Reason.INSUFFICIENT_STORAGE
+    masks = allowed_masks(required, profile, allowed)
+    if not all(masks):
+        return Reason.LOW_AVAILABLE
+    alone = all(missing_bytes_alone(required, profile, index, mask) <= 0 for index, mask in enumerate(masks))
+    return Reason.NOT_TOGETHER if alone else Reason.INSUFFICIENT_STORAGE
 
 
 def mark_unsafe(
@@ -185,11 +189,7 @@ def mark_unsafe(
     """
     fitting = [profile for profile, reason in results.items() if reason is Reason.ROOM]
     # Only profiles that are not stale-safe need a search.
-    if required.uniform and required.sizes:
-        new = new_volumes(required)
-        unsafe = [profile for profile in fitting if not new.stale_safe(profile.free, profile.reported)]
-    else:
-        unsafe = [profile for profile in fitting if not stale_safe(required, profile)]
+    unsafe = [profile for profile in fitting if not stale_safe(required, profile)]
     if not unsafe:
         return set()
     if required.uniform and required.sizes and not required.optional:
@@ -201,7 +201,7 @@ def mark_unsafe(
             lambda profile, share: order_safety(required, profile, share).answer,
             _ORDER_PORTIONS,
             budget,
-            unfinished.orders_by_profile,
+            unfinished.orders,
         )
     results.update(
         (profile, Reason.STALE_UNSAFE if answer is PackingAnswer.YES else Reason.ORDER_UNSAFE)
@@ -248,18 +248,6 @@ def plan(
         if isinstance(assignment, tuple):
             return assignment
     return None
-
-
-def shortage_reason(required: Requirements, profile: Profile, allowed: AllowedDisks | None = None) -> Reason:
-    """Returns why volumes do not pack: one does not fit alone, or all do not fit together."""
-    if required.uniform and not allowed:
-        # Disks are sorted by free bytes. This runs for every node that does not fit.
-        return Reason.NOT_TOGETHER if profile.free[0] >= required.items.largest else Reason.INSUFFICIENT_STORAGE
-    masks = allowed_masks(required, profile, allowed)
-    if not all(masks):
-        return Reason.LOW_AVAILABLE
-    alone = all(missing_bytes_alone(required, profile, index, mask) <= 0 for index, mask in enumerate(masks))
-    return Reason.NOT_TOGETHER if alone else Reason.INSUFFICIENT_STORAGE
 
 
 def missing_bytes_alone(required: Requirements, profile: Profile, index: int, mask: int) -> int:
@@ -334,22 +322,14 @@ def _packing_variants(
         if (count and not budget.spend(_STEPS_PER_VARIANT)) or count == MAX_VARIANTS:
             yield None
             return
-        yield _with_copies(required, profile, masks, dict(zip(images, zip(missing, copied, strict=True), strict=True)))
-
-
-def _with_copies(
-    required: Requirements,
-    profile: Profile,
-    masks: Masks,
-    copies: Mapping[str, tuple[Mapping[int, int], Sequence[int]]],
-) -> Variant:
-    free = list(profile.free)
-    closed = dict.fromkeys(copies, 0)
-    for image, (missing, copied) in copies.items():
-        for disk in copied:
-            free[disk] -= missing[disk]
-        closed[image] = sum(1 << disk for disk in missing if disk not in copied)
-    return tuple(free), tuple(mask & ~closed.get(image, 0) for mask, image in zip(masks, required.images, strict=True))
+        free = list(profile.free)
+        closed: dict[str, int] = {}
+        for image, sizes, chosen in zip(images, missing, copied, strict=True):
+            for disk in chosen:
+                free[disk] -= sizes[disk]
+            closed[image] = sum(1 << disk for disk in sizes if disk not in chosen)
+        pairs = zip(masks, required.images, strict=True)
+        yield tuple(free), tuple(mask & ~closed.get(image, 0) for mask, image in pairs)
 
 
 def stale_safe(required: Requirements, profile: Profile) -> bool:
@@ -359,15 +339,9 @@ def stale_safe(required: Requirements, profile: Profile) -> bool:
     if not required.sizes:
         return True
     if required.uniform:
-        return new_volumes(required).stale_safe(profile.free, profile.reported)
+        optional = required.optional_on_one_disk
+        return new_volumes_stale_safe(required.items, optional, profile.free, profile.reported)
     return overbooking(required, profile) is None
-
-
-def new_volumes(required: Requirements, *others: Items) -> NewVolumes:
-    optional = required.optional_items
-    return NewVolumes(
-        required.items, *others, optional=Items([optional.sizes[index] for index in optional.on_one_disk])
-    )
 
 
 def overbooking(required: Requirements, profile: Profile, allowed: AllowedDisks | None = None) -> Overbooking | None:

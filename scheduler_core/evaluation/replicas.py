@@ -205,27 +205,22 @@ def domain_shortage(state: ClusterState, needs: Sequence[ReplicaNeed]) -> Domain
     for need in one_of_each_kind(needs):
         if need.soft.zone and need.soft.node:
             continue
-        available = _available_domains(state, need)
-        if available is not None and available < need.count:
+        open_nodes = [
+            name
+            for name, profile in state.profiles.table(need.required.classes).profiles.items()
+            if profile.reason in _LACKING_SPACE
+        ]
+        domains = set(_domains_of(state, need, open_nodes))
+        # The number does not decide if some may take any number, or if no node may take any for a reason of its own.
+        if not open_nodes or SHARED in domains or ("disk", "") in domains:
+            continue
+        available = len(domains)
+        if available < need.count:
             volume = need.volume.volume
             own = volume.replica_soft_anti_affinity if need.soft.zone else volume.replica_zone_soft_anti_affinity
             by_volume = effective_soft_anti_affinity(own, setting=True) is False
             return DomainShortage(need, available, NODE_SETTING if need.soft.zone else ZONE_SETTING, by_volume)
     return None
-
-
-def _available_domains(state: ClusterState, need: ReplicaNeed) -> int | None:
-    """Returns how many nodes or zones can take one more replica; None if the number does not decide."""
-    # It does not if some may take any number, or if no node may take any for a reason of its own.
-    open_nodes = [
-        name
-        for name, profile in state.profiles.table(need.required.classes).profiles.items()
-        if profile.reason in _LACKING_SPACE
-    ]
-    domains = set(_domains_of(state, need, open_nodes))
-    if not open_nodes or SHARED in domains or ("disk", "") in domains:
-        return None
-    return len(domains)
 
 
 def _domains_of(state: ClusterState, need: ReplicaNeed, names: Iterable[str]) -> Iterator[object]:
@@ -245,26 +240,19 @@ def counting_allows(state: ClusterState, needs: Sequence[ReplicaNeed]) -> bool:
         fewest = need.count - (need.placed and need.volume.local)
         sizes_by_class[need.required.classes] += [need.volume.volume.size] * fewest
     spreading = [need for need in needs if need.elsewhere]
-    if not all(_has_domains(state, need) for need in one_of_each_kind(spreading)):
-        return False
+    for need in one_of_each_kind(spreading):
+        volume = need.volume.volume
+        profiles = state.profiles.table(need.required.classes).profiles
+        roomy = (name for name, profile in profiles.items() if has_disk_for(profile, volume.size, volume.actual_size))
+        domains = set(_domains_of(state, need, roomy))
+        enough = SHARED in domains or ("disk", "") in domains or len(domains) >= need.count - need.volume.local
+        if not enough:
+            return False
     for classes in {need.required.classes: None for need in spreading}:
         free = list(chain.from_iterable(profile.free for profile in state.profiles.table(classes).profiles.values()))
         if counting_refuses(sizes_by_class[classes], free):
             return False
     return True
-
-
-def _has_domains(state: ClusterState, need: ReplicaNeed) -> bool:
-    volume = need.volume.volume
-    profiles = state.profiles.table(need.required.classes).profiles
-    roomy = (name for name, profile in profiles.items() if has_disk_for(profile, volume.size, volume.actual_size))
-    wanted = need.count - need.volume.local
-    domains: set[object] = set()
-    for domain in _domains_of(state, need, roomy):
-        domains.add(domain)
-        if domain in (SHARED, ("disk", "")) or len(domains) >= wanted:
-            return True
-    return wanted == 0
 
 
 def counting_refuses(sizes: Sequence[int], free: Sequence[int]) -> bool:
@@ -338,11 +326,13 @@ def optional_volumes(view: View, resolution: resolve.Resolution) -> OptionalVolu
     """Returns the pod's volumes without data locality that may be in the way of its local ones."""
     if not resolution.local:
         return NO_OPTIONAL_VOLUMES
-    needs = [
-        ReplicaNeed(volume, count, SoftAntiAffinity.of(volume.volume, view.settings))
-        for volume in resolution.remote
-        if (count := _unplaced_replicas(volume))
-    ]
+    needs: list[ReplicaNeed] = []
+    for volume in resolution.remote:
+        placed = sum(replica.node_id != "" and stages.stays(replica) for replica in volume.replicas)
+        pending = sum(not replica.node_id for replica in volume.replicas)
+        count = max(demand.replica_count(volume) - placed, pending)
+        if count:
+            needs.append(ReplicaNeed(volume, count, SoftAntiAffinity.of(volume.volume, view.settings)))
     if not needs:
         return NO_OPTIONAL_VOLUMES
     cluster = view.cluster
@@ -352,27 +342,10 @@ def optional_volumes(view: View, resolution: resolve.Resolution) -> OptionalVolu
         need.placed or (pressure and balances_best_effort(need.volume.volume, cluster.settings)) for need in needs
     ):
         return OptionalVolumes(default)
-    return OptionalVolumes(default, dict(_differing_nodes(cluster, needs, default)))
-
-
-def _unplaced_replicas(volume: resolve.PodVolume) -> int:
-    placed = sum(replica.node_id != "" and stages.stays(replica) for replica in volume.replicas)
-    return max(demand.replica_count(volume) - placed, sum(not replica.node_id for replica in volume.replicas))
-
-
-def _optional_on_node(cluster: Cluster, need: ReplicaNeed, node: longhorn.Node) -> OptionalVolume:
-    kind = domain_of(cluster, need, node, "")
-    of_disk = kind == ("disk", "")
-    count = need.count if kind == SHARED or of_disk else 1
-    return OptionalVolume(need.volume, count, one_per_disk=of_disk, used_disks=used_disks(need))
-
-
-def _differing_nodes(
-    cluster: Cluster, needs: Sequence[ReplicaNeed], default: Optional
-) -> Iterator[tuple[str, Optional]]:
     tiers = [nodes_in_tiers(cluster, need) for need in needs]
     usual = tuple(entry.count for entry in default)
     shared: dict[tuple[int, ...], Optional] = {}
+    differing: dict[str, Optional] = {}
     for name, node in cluster.nodes.items():
         on_node = [
             _optional_on_node(cluster, need, node) if names is None or name in names else None
@@ -380,4 +353,12 @@ def _differing_nodes(
         ]
         counts = tuple(0 if entry is None else entry.count for entry in on_node)
         if counts != usual:
-            yield name, shared.setdefault(counts, tuple(entry for entry in on_node if entry is not None))
+            differing[name] = shared.setdefault(counts, tuple(entry for entry in on_node if entry is not None))
+    return OptionalVolumes(default, differing)
+
+
+def _optional_on_node(cluster: Cluster, need: ReplicaNeed, node: longhorn.Node) -> OptionalVolume:
+    kind = domain_of(cluster, need, node, "")
+    of_disk = kind == ("disk", "")
+    count = need.count if kind == SHARED or of_disk else 1
+    return OptionalVolume(need.volume, count, one_per_disk=of_disk, used_disks=used_disks(need))

@@ -21,9 +21,9 @@ from msgspec import Struct
 
 from scheduler_core.cluster.view import View
 from scheduler_core.evaluation import fit
-from scheduler_core.evaluation.competitors import Volumes
+from scheduler_core.evaluation.competitors import Volumes, volumes_key
 from scheduler_core.evaluation.fit import OpenDisk, Profile
-from scheduler_core.evaluation.state import Refused, closeness, new_replica_refusal, profile_node
+from scheduler_core.evaluation.state import CLOSENESS, Refused, new_replica_refusal, profile_node
 from scheduler_core.longhorn import anti_affinity, placement, refusal_rules
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.space import space_detail, space_refusal
@@ -35,7 +35,7 @@ from scheduler_core.packing import items, order_safe
 from scheduler_core.packing.budget import Budget, give_way
 from scheduler_core.values import replace
 from scheduler_core.volumes.existing_replicas import nodes_with_replica
-from scheduler_core.volumes.requirements import OptionalVolume, Requirements, requirements, volume_class
+from scheduler_core.volumes.requirements import OptionalVolume, Requirements, requirements
 from scheduler_core.volumes.resolve import PodVolume, Resolution
 
 
@@ -69,9 +69,6 @@ class NodeEvaluation(Struct, frozen=True):
 
     def overbooking(self) -> order_safe.Overbooking | None:
         return fit.overbooking(self.required, self.profile, self.allowed)
-
-    def missing_for_stale_safety(self) -> Sequence[int]:
-        return fit.missing_bytes(self.required, self.profile, self.allowed)
 
     def plan(self, budget: Budget) -> dict[str, str] | None:
         """Returns a disk UUID for each of the pod's volumes, by name, or None without a plan."""
@@ -166,12 +163,10 @@ def missing_space(evaluation: NodeEvaluation, budget: Budget) -> MissingSpace:
     masks = evaluation.masks
     lower: int | None = None
     upper: int | None = None
-    # Most disks are open to the same volumes.
-    useful_capacities = lru_cache(_useful_capacities)
     for index, disk in enumerate(evaluation.disks):
         volumes = [size for size, mask in zip(required.sizes, masks, strict=True) if mask >> index & 1]
         images = [size for image, size in disk.copies if image in required.images]
-        bounds = _bounds_of_disk(evaluation, index, useful_capacities((*volumes, *images)), upper, budget)
+        bounds = _bounds_of_disk(evaluation, index, _useful_capacities((*volumes, *images)), upper, budget)
         if bounds is not None:
             fewest, enough = bounds
             lower = fewest if lower is None else min(lower, fewest)
@@ -181,6 +176,8 @@ def missing_space(evaluation: NodeEvaluation, budget: Budget) -> MissingSpace:
     return MissingSpace(0, exact=True) if lower is None else MissingSpace(lower, exact=False)
 
 
+# Most disks are open to the same volumes.
+@lru_cache(maxsize=16)
 def _useful_capacities(sizes: tuple[int, ...]) -> Sequence[int]:
     """Returns what a disk may be filled with, ascending: all sums of the sizes."""
     # Too many sums: every sum is a multiple of the common divisor.
@@ -204,7 +201,13 @@ def _bounds_of_disk(
     upper: int | None = None
     while True:
         give_way()
-        reason = _probe(evaluation, disk, capacities[middle] - free, budget)
+        reason = Reason.UNDECIDED
+        if budget.spend(_FIXED_STEPS_PER_PROBE):
+            larger = replace(evaluation.disks[disk], free=capacities[middle])
+            enlarged = replace(evaluation, disks=(*evaluation.disks[:disk], larger, *evaluation.disks[disk + 1 :]))
+            portion = budget.portion(_STEPS_PER_PROBE)
+            reason = enlarged.reason(portion)
+            budget.take_back([portion])
         if reason.fits:
             upper = capacities[middle] - free
         if reason.fits or reason is Reason.UNDECIDED:
@@ -217,18 +220,6 @@ def _bounds_of_disk(
             # What the disk has now does not help.
             return max(1, capacities[high] - free), upper
         middle = (low + high) // 2
-
-
-def _probe(evaluation: NodeEvaluation, disk: int, extra: int, budget: Budget) -> Reason:
-    if not budget.spend(_FIXED_STEPS_PER_PROBE):
-        return Reason.UNDECIDED
-    disks = evaluation.disks
-    larger = replace(disks[disk], free=disks[disk].free + extra)
-    enlarged = replace(evaluation, disks=(*disks[:disk], larger, *disks[disk + 1 :]))
-    portion = budget.portion(_STEPS_PER_PROBE)
-    reason = enlarged.reason(portion)
-    budget.take_back([portion])
-    return reason
 
 
 def refusal_detail(view: View, required: Requirements, name: str) -> str:
@@ -255,12 +246,18 @@ def closed_disks(view: View, volumes: Sequence[PodVolume], name: str) -> str:
     node = view.snapshot.longhorn_nodes[name]
     alike: dict[object, list[PodVolume]] = {}
     for volume in volumes:
-        key = volume_class(volume.volume), volume.volume.size, volume.volume.actual_size
-        alike.setdefault(key, []).append(volume)
+        alike.setdefault(volumes_key((volume,)), []).append(volume)
     names_by_detail: dict[str, list[str]] = {}
     for disk in node.disks:
         for members in alike.values():
-            detail = _closing_detail(view, members[0], node, disk)
+            example = members[0].volume
+            refusal = disk_refusal(view.cluster, ReplicaRequest.for_volume(example), disk)
+            detail = refusal.detail if refusal is not None else ""
+            if refusal is None:
+                space = view.free_space(name)[disk.name]
+                rule = space_refusal(0, example.actual_size, space)
+                if rule is not None and rule is not refusal_rules.Rule.SCHEDULING_SPACE:
+                    detail = space_detail(rule, disk, view.settings, space, example)
             if detail:
                 names_by_detail.setdefault(detail, []).extend(volume.name for volume in members)
     parts = [
@@ -268,17 +265,6 @@ def closed_disks(view: View, volumes: Sequence[PodVolume], name: str) -> str:
         for detail, names in names_by_detail.items()
     ]
     return join_first(parts, "; ")
-
-
-def _closing_detail(view: View, volume: PodVolume, node: Node, disk: Disk) -> str:
-    refusal = disk_refusal(view.cluster, ReplicaRequest.for_volume(volume.volume), disk)
-    if refusal is not None:
-        return refusal.detail
-    space = view.free_space(node.name)[disk.name]
-    rule = space_refusal(0, volume.volume.actual_size, space)
-    if rule is None or rule is refusal_rules.Rule.SCHEDULING_SPACE:
-        return ""
-    return space_detail(rule, disk, view.settings, space, volume.volume)
 
 
 # How many rules refuse before it, negative; the bytes that it lacks, 0 where another rule refuses it; its names, which only break ties;
@@ -295,9 +281,9 @@ def nearest_disk(view: View, volume: PodVolume) -> str:
         of_node = new_replica_refusal(view, node.name)
         refusal = node_refusal(view.cluster, ReplicaRequest.for_volume(volume.volume), node)
         if of_node is not None:
-            places.append((-closeness(refusal_rules.Rule.NODE_SCHEDULING_DISABLED), 0, (node.name, ""), of_node.detail))
+            places.append((-CLOSENESS[refusal_rules.Rule.NODE_SCHEDULING_DISABLED], 0, (node.name, ""), of_node.detail))
         elif refusal is not None:
-            places.append((-closeness(refusal.rule), 0, (node.name, ""), refusal.detail))
+            places.append((-CLOSENESS[refusal.rule], 0, (node.name, ""), refusal.detail))
         else:
             for disk in node.disks:
                 place = _refused_disk(view, volume, node, disk)
@@ -311,7 +297,7 @@ def _refused_disk(view: View, volume: PodVolume, node: Node, disk: Disk) -> _Ref
     place = (node.name, disk.name)
     refusal = disk_refusal(view.cluster, ReplicaRequest.for_volume(volume.volume), disk)
     if refusal is not None:
-        return -closeness(refusal.rule), 0, place, f"on node {node.name}, {refusal.detail}"
+        return -CLOSENESS[refusal.rule], 0, place, f"on node {node.name}, {refusal.detail}"
     image = view.snapshot.backing_images.get(volume.volume.backing_image)
     copied = image.real_size if image is not None and disk.uuid not in image.disks else 0
     needing = replace(volume.volume, size=volume.volume.size + copied)
@@ -325,4 +311,4 @@ def _refused_disk(view: View, volume: PodVolume, node: Node, disk: Disk) -> _Ref
         missing = needing.size - space.free
         if copied:
             detail += f", with {format_bytes(copied)} for a copy of backing image {needing.backing_image}"
-    return -closeness(rule), missing, place, detail
+    return -CLOSENESS[rule], missing, place, detail

@@ -35,50 +35,42 @@ from scheduler_core.volumes.demand_index import DemandIndex
 from scheduler_core.volumes.requirements import Requirements, VolumeClasses, requirements
 from scheduler_core.volumes.resolve import PodVolume, Resolution
 
-REASONS: Final = {
-    Rule.SETTING_FAULT: Reason.BAD_SETTING,
-    Rule.BACKING_IMAGE_MISSING: Reason.NO_BACKING_IMAGE,
-    Rule.LINKED_CLONE_SOURCE_MISSING: Reason.LINKED_CLONE,
-    Rule.DEGRADED_SINCE_FAULT: Reason.BAD_VOLUME,
-    Rule.VOLUME_DELETING: Reason.VOLUME_DELETING,
-    Rule.VOLUME_FAULTED: Reason.VOLUME_FAULTED,
-    Rule.VOLUME_STANDBY: Reason.VOLUME_STANDBY,
-    Rule.VOLUME_RESTORING: Reason.VOLUME_RESTORING,
-    Rule.VOLUME_CLONING: Reason.VOLUME_CLONING,
-    Rule.NODE_DELETING: Reason.NODE_NOT_READY,
-    Rule.NODE_NOT_READY: Reason.NODE_NOT_READY,
-    Rule.NODE_NOT_READY_YET: Reason.NODE_NOT_READY_YET,
-    Rule.NODE_NOT_SCHEDULABLE: Reason.NODE_CORDONED,
-    Rule.NODE_SCHEDULING_DISABLED: Reason.NODE_SCHEDULING_DISABLED,
-    Rule.V2_DISABLED: Reason.ENGINE_NOT_READY,
-    Rule.LINKED_CLONE: Reason.LINKED_CLONE,
-    Rule.HARD_NODE_AFFINITY: Reason.STRICT_LOCAL_ELSEWHERE,
-    Rule.TOPOLOGY: Reason.TOPOLOGY,
-    Rule.INSTANCE_MANAGER: Reason.ENGINE_NOT_READY,
-    Rule.ENGINE_IMAGE: Reason.ENGINE_NOT_READY,
-    Rule.NODE_TAGS: Reason.NODE_TAGS,
-    Rule.BACKING_IMAGE_NODE_TAGS: Reason.NODE_TAGS,
-    Rule.NODE_ANTI_AFFINITY: Reason.ANTI_AFFINITY,
-    Rule.ZONE_ANTI_AFFINITY: Reason.ANTI_AFFINITY,
-    Rule.DISK_NOT_IN_STATUS: Reason.NO_DISK,
-    Rule.DISK_NOT_IN_SPEC: Reason.NO_DISK,
-    Rule.DISK_SCHEDULING_DISABLED: Reason.NO_DISK,
-    Rule.DISK_EVICTION_REQUESTED: Reason.NO_DISK,
-    Rule.DISK_NOT_SCHEDULABLE: Reason.NO_DISK,
-    Rule.DISK_PRESSURE: Reason.DISK_PRESSURE,
-    Rule.LINKED_CLONE_DISK: Reason.LINKED_CLONE,
-    Rule.DISK_TYPE: Reason.DISK_TYPE,
-    Rule.FILESYSTEM_LIMIT: Reason.VOLUME_TOO_LARGE,
-    Rule.DISK_TAGS: Reason.DISK_TAGS,
-    Rule.BACKING_IMAGE_DISK_TAGS: Reason.DISK_TAGS,
-    Rule.STORAGE_MAXIMUM: Reason.LOW_AVAILABLE,
-    Rule.STORAGE_AVAILABLE: Reason.LOW_AVAILABLE,
-    Rule.ACTUAL_SPACE: Reason.LOW_AVAILABLE,
-    Rule.SCHEDULING_SPACE: Reason.INSUFFICIENT_STORAGE,
-    Rule.DISK_ANTI_AFFINITY: Reason.ANTI_AFFINITY,
+_RULES_BY_REASON: Final = {
+    Reason.BAD_SETTING: (Rule.SETTING_FAULT,),
+    Reason.NO_BACKING_IMAGE: (Rule.BACKING_IMAGE_MISSING,),
+    Reason.LINKED_CLONE: (Rule.LINKED_CLONE_SOURCE_MISSING, Rule.LINKED_CLONE, Rule.LINKED_CLONE_DISK),
+    Reason.BAD_VOLUME: (Rule.DEGRADED_SINCE_FAULT,),
+    Reason.VOLUME_DELETING: (Rule.VOLUME_DELETING,),
+    Reason.VOLUME_FAULTED: (Rule.VOLUME_FAULTED,),
+    Reason.VOLUME_STANDBY: (Rule.VOLUME_STANDBY,),
+    Reason.VOLUME_RESTORING: (Rule.VOLUME_RESTORING,),
+    Reason.VOLUME_CLONING: (Rule.VOLUME_CLONING,),
+    Reason.NODE_NOT_READY: (Rule.NODE_DELETING, Rule.NODE_NOT_READY),
+    Reason.NODE_NOT_READY_YET: (Rule.NODE_NOT_READY_YET,),
+    Reason.NODE_CORDONED: (Rule.NODE_NOT_SCHEDULABLE,),
+    Reason.NODE_SCHEDULING_DISABLED: (Rule.NODE_SCHEDULING_DISABLED,),
+    Reason.ENGINE_NOT_READY: (Rule.V2_DISABLED, Rule.INSTANCE_MANAGER, Rule.ENGINE_IMAGE),
+    Reason.STRICT_LOCAL_ELSEWHERE: (Rule.HARD_NODE_AFFINITY,),
+    Reason.TOPOLOGY: (Rule.TOPOLOGY,),
+    Reason.NODE_TAGS: (Rule.NODE_TAGS, Rule.BACKING_IMAGE_NODE_TAGS),
+    Reason.ANTI_AFFINITY: (Rule.NODE_ANTI_AFFINITY, Rule.ZONE_ANTI_AFFINITY, Rule.DISK_ANTI_AFFINITY),
+    Reason.NO_DISK: (
+        Rule.DISK_NOT_IN_STATUS,
+        Rule.DISK_NOT_IN_SPEC,
+        Rule.DISK_SCHEDULING_DISABLED,
+        Rule.DISK_EVICTION_REQUESTED,
+        Rule.DISK_NOT_SCHEDULABLE,
+    ),
+    Reason.DISK_PRESSURE: (Rule.DISK_PRESSURE,),
+    Reason.DISK_TYPE: (Rule.DISK_TYPE,),
+    Reason.VOLUME_TOO_LARGE: (Rule.FILESYSTEM_LIMIT,),
+    Reason.DISK_TAGS: (Rule.DISK_TAGS, Rule.BACKING_IMAGE_DISK_TAGS),
+    Reason.LOW_AVAILABLE: (Rule.STORAGE_MAXIMUM, Rule.STORAGE_AVAILABLE, Rule.ACTUAL_SPACE),
+    Reason.INSUFFICIENT_STORAGE: (Rule.SCHEDULING_SPACE,),
 }
+REASONS: Final = {rule: reason for reason, rules in _RULES_BY_REASON.items() for rule in rules}
 # Longhorn checks a disk in the order in which Rule lists its rules, so the disk refused by the last rule came closest.
-_ORDER: Final = {rule: position for position, rule in enumerate(Rule)}
+CLOSENESS: Final = {rule: position for position, rule in enumerate(Rule)}
 
 
 class Refused(Struct, frozen=True):
@@ -86,11 +78,6 @@ class Refused(Struct, frozen=True):
 
     reason: Reason
     detail: str
-
-
-def closeness(rule: Rule) -> int:
-    """Returns how far a node or disk came that a rule refuses: it passed the rules before."""
-    return _ORDER[rule]
 
 
 def reason_of(refusal: Refusal) -> Refused:
@@ -196,7 +183,7 @@ def _open_to(view: View, request: ReplicaRequest, node: longhorn.Node) -> Refuse
     if not refusals:
         return Refused(Reason.NO_DISK, f"Longhorn node {node.name} has no disks")
     # The reason is that of the disk that came closest.
-    closest = max(refusals, key=lambda refusal: closeness(refusal.rule))
+    closest = max(refusals, key=lambda refusal: CLOSENESS[refusal.rule])
     return Refused(REASONS[closest.rule], "; ".join(refusal.detail for refusal in refusals))
 
 
@@ -296,8 +283,7 @@ class ProfileCache:
     def __init__(self, view: View) -> None:
         self.changelog = ChangeLog()  # which nodes' profiles may have changed
         self._view = view
-        self._tables: LruMap[VolumeClasses, ProfileTable] = LruMap(MAX_TABLES)
-        self._latest_tables: LruMap[VolumeClasses, tuple[ProfileTable, ChangeLog]] = LruMap(MAX_TABLES)
+        self._tables: LruMap[VolumeClasses, tuple[ProfileTable, ChangeLog]] = LruMap(MAX_TABLES)
         self._results: LruMap[tuple[bool, object], Results] = LruMap(
             _MAX_WEIGHT, lambda results: _WEIGHT_OF_REQUIREMENTS + len(results)
         )
@@ -309,10 +295,9 @@ class ProfileCache:
         """Returns the profiles of all nodes for some classes, taken from the latest table that any version has and
         renewed for the nodes that changed since.
         """
-        table = self._tables.get(classes)
-        if table is not None:
+        table, changelog = self._tables.get(classes) or (ProfileTable(classes), ChangeLog())
+        if changelog is self.changelog:
             return table
-        table, changelog = self._latest_tables.get(classes) or (ProfileTable(classes), ChangeLog())
         changed = self.changelog.since(changelog)
         if changed is None:
             # The table may be that of a later version.
@@ -321,8 +306,7 @@ class ProfileCache:
             table = ProfileTable(classes).update(self._view, self._view.cluster.nodes)
         elif changed:
             table = table.update(self._view, changed)
-        self._tables.put(classes, table)
-        self._latest_tables.put(classes, (table, self.changelog))
+        self._tables.put(classes, (table, self.changelog))
         return table
 
     @property
@@ -339,7 +323,7 @@ class ProfileCache:
         cache._unfinished = self._unfinished
         cache.unfinished_placements = self.unfinished_placements
         # Shared: a table that is filled while changes arrive serves the later versions, too.
-        cache._latest_tables = self._latest_tables
+        cache._tables = self._tables
         return cache
 
     def evaluate(

@@ -75,11 +75,6 @@ class _WholePod(Struct, frozen=True, dict=True):
         return tuple(need for need in self.needs if need.elsewhere)
 
     @cached_property
-    def kinds(self) -> tuple[ReplicaNeed, ...]:
-        """One of each kind of `spreading`: needs with equal keys."""
-        return one_of_each_kind(self.spreading)
-
-    @cached_property
     def total(self) -> int:
         """Bytes that everything together takes at most, wherever it goes."""
         view = self.view
@@ -130,7 +125,7 @@ def nodes_without_placement(
 def _is_roomy(pod: _WholePod) -> bool:
     """Whether for each need enough nodes have a disk that could take everything together; False proves nothing."""
     nodes = pod.view.cluster.nodes
-    for need in pod.kinds:
+    for need in one_of_each_kind(pod.spreading):
         if need.placed:
             return False
         table = pod.state.profiles.table(need.required.classes)
@@ -158,7 +153,7 @@ def _useful_disks(pod: _WholePod) -> _Disks | None:
     view = pod.view
     free: dict[_Place, int] = {}
     by_kind: dict[object, frozenset[_Place]] = {}
-    for need in pod.kinds:
+    for need in one_of_each_kind(pod.spreading):
         table = pod.state.profiles.table(need.required.classes)
         tiers = nodes_in_tiers(view.cluster, need)
         used = used_disks(need)
@@ -177,12 +172,8 @@ def _useful_disks(pod: _WholePod) -> _Disks | None:
 
 
 def _search_placements(pod: _WholePod, disks: _Disks, names: Sequence[str], budget: Budget) -> Mapping[str, Reason]:
-    case_by_node: dict[str, object] = {}
-    node_by_case: dict[object, str] = {}
-    for name in names:
-        case = _case_of(pod, disks, name)
-        case_by_node[name] = case
-        node_by_case.setdefault(case, name)
+    case_by_node = {name: _case_of(pod, disks, name) for name in names}
+    node_by_case = {case: name for name, case in reversed(case_by_node.items())}
     placements = pod.state.placements
     cached = ((case, placements.get((pod.key, case))) for case in node_by_case)
     answers = {case: answer for case, answer in cached if answer is not None}
@@ -199,9 +190,7 @@ def _search_cases(
     pod: _WholePod, disks: _Disks, node_by_case: Mapping[object, str], budget: Budget
 ) -> Mapping[object, PackingAnswer]:
     # The next request goes on with the cases that stay undecided.
-    problem_by_case: dict[object, _Problem] = {}
-    for case, name in node_by_case.items():
-        problem_by_case[case] = _problem(pod, disks, name)
+    problem_by_case = {case: _problem(pod, disks, name) for case, name in node_by_case.items()}
     problems = sorted(set(problem_by_case.values()), key=lambda problem: (-sum(problem.free), problem))
     # Keyed by hash, because a problem is large. A hash that two problems share only changes how many steps they get.
     unfinished = pod.state.profiles.unfinished_placements
@@ -251,6 +240,7 @@ def _problem(pod: _WholePod, disks: _Disks, name: str) -> _Problem:
         for volume, mask in zip(node.required.volumes, node.masks, strict=True):
             own_disks[volume.claim] = frozenset(place for index, place in enumerate(places) if mask >> index & 1)
     needs = {need.volume.claim: need for need in pod.spreading}
+    nodes = pod.view.cluster.nodes
     groups = []
     for volume in pod.resolution.volumes:
         need = needs.get(volume.claim)
@@ -258,11 +248,13 @@ def _problem(pod: _WholePod, disks: _Disks, name: str) -> _Problem:
         masks = [_mask(free, own_disks[volume.claim])] if on_node and name in disks.nodes else []
         domains = (SHARED,) * len(free)
         if need is not None:
-            domains = _domains(pod, need, free)
+            # A number by disk for what at most one of the replicas may use.
+            keys = [domain_of(pod.view.cluster, need, nodes[node], uuid) for node, uuid in free]
+            numbers = {key: number for number, key in enumerate(dict.fromkeys(keys)) if key != SHARED}
+            domains = tuple(numbers.get(key, SHARED) for key in keys)
             allowed = disks.by_claim[volume.claim]
             # The local replica is not among `masks`, and takes its zone even from nodes that only hold evicting replicas.
             if on_node and not masks and not need.soft.zone:
-                nodes = pod.view.cluster.nodes
                 allowed = frozenset(place for place in allowed if nodes[place[0]].zone != nodes[name].zone)
             masks += [_mask(free, allowed)] * (need.count - on_node)
         image = volume.volume.backing_image
@@ -274,11 +266,3 @@ def _problem(pod: _WholePod, disks: _Disks, name: str) -> _Problem:
 
 def _mask(places: Iterable[_Place], allowed: frozenset[_Place]) -> int:
     return sum(1 << index for index, place in enumerate(places) if place in allowed)
-
-
-def _domains(pod: _WholePod, need: ReplicaNeed, places: Iterable[_Place]) -> tuple[int, ...]:
-    """Returns a number by disk for what at most one of the replicas may use."""
-    cluster = pod.view.cluster
-    keys = [domain_of(cluster, need, cluster.nodes[name], uuid) for name, uuid in places]
-    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys)) if key != SHARED}
-    return tuple(numbers.get(key, SHARED) for key in keys)

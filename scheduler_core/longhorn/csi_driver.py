@@ -76,7 +76,7 @@ def volume_for_claim(
     subject: str,
 ) -> longhorn.Volume:
     """The volume that Longhorn would create for a claim. `subject` names the claim in errors. `parameters` are those of
-    its class, with what the source of its data adds (`volumes/data_source.py`).
+    its class, with what the source of its data adds (`volumes/resolve.py`).
 
     Raises:
         ResolutionError: the claim asks for no storage, Longhorn creates no such volume (`volume_validation`), or the size of the

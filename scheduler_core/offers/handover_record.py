@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from scheduler_core.errors import CoreError
 from scheduler_core.offers.ledger import Ledger
-from scheduler_core.offers.outstanding_offer import ObservedPod, Offer, Offered, RecordedOffer
+from scheduler_core.offers.outstanding_offer import ObservedPod, Offer, RecordedOffer
 
 # Format 1 was compressed. Neither release reads the other's record, which is refused as a damaged one is.
 FORMAT: Final = 2
@@ -197,13 +197,15 @@ def _recorded_offer(wire: _WireOffer) -> RecordedOffer:
         unschedulable=wire.unschedulable,
     )
     everywhere = wire.nodes == "all"
-    nodes = frozenset[str]() if everywhere else frozenset(wire.nodes)
-    return RecordedOffer(
-        Offered(pod, nodes, selected_node=wire.selected, priority=wire.priority),
-        age=wire.age,
-        everywhere=everywhere,
+    offer = Offer(
+        pod,
+        frozenset[str]() if everywhere else frozenset(wire.nodes),
+        selected_node=wire.selected,
+        priority=wire.priority,
+        made_at=-wire.age,
         number=wire.number,
         version=wire.version,
-        narrowed_age=wire.narrowed_age,
-        unschedulable_age=wire.unschedulable_age,
+        unschedulable_since=None if wire.unschedulable_age is None else -wire.unschedulable_age,
+        narrowed_at=None if wire.narrowed_age is None else -wire.narrowed_age,
     )
+    return RecordedOffer(offer, everywhere)

@@ -183,7 +183,9 @@ def _apply(ledger: Ledger, event: Event) -> tuple[Ledger, tuple[Outcome, ...]]:
             ledger, outcomes = _end_offer(ledger, pod.uid, kind, node)
             return _add_offer(ledger, event), outcomes
         case OffersRestored() if not ledger.offers:
-            return _restore_offers(ledger, event), ()
+            for restored in sorted(event.offers, key=attrgetter("made_at", "number")):
+                ledger = _insert_offer(ledger, restored.later(ledger.time))
+            return replace(ledger, offers_made=max(ledger.offers_made, event.offers_made)), ()
         case ObservedPod():
             return _observe_pod(ledger, event)
         # A node that was selected before the offer is left of an earlier attempt, and decides nothing.
@@ -240,8 +242,13 @@ def _add_offer(ledger: Ledger, offered: Offered) -> Ledger:
     # kube-scheduler looks at the nominated node first. If it chooses that node again, it writes nothing. Preemption may choose another.
     nominated = frozenset((pod.nominated_node,))
     narrowed = offered.nodes == nominated or (offered.priority is not None and nominated <= offered.nodes)
-    narrowed_at = ledger.time if narrowed else None
-    offer = _offer(offered, made_at=ledger.time, number=ledger.offers_made + 1, narrowed_at=narrowed_at)
+    offer = Offer(
+        **structs.asdict(offered),
+        made_at=ledger.time,
+        number=ledger.offers_made + 1,
+        version=pod.version,
+        narrowed_at=ledger.time if narrowed else None,
+    )
     recent = ledger.recent.add(ledger.time) if ledger.competing_offers(pod.uid) else ledger.recent
     return replace(_insert_offer(ledger, offer), offers_made=offer.number, recent=recent)
 
@@ -258,25 +265,6 @@ def _insert_offer(ledger: Ledger, offer: Offer) -> Ledger:
         uids_with_unplaced_volumes=(*ledger.uids_with_unplaced_volumes, *unplaced),
     )
     return _reindex(ledger, uid, _NO_NODES, offer.nodes)
-
-
-def _restore_offers(ledger: Ledger, event: OffersRestored) -> Ledger:
-    """Adds recorded offers to a ledger without offers, with the ages that they have."""
-    now = ledger.time
-    offers: list[Offer] = []
-    for entry in event.offers:
-        narrowed_at = None if entry.narrowed_age is None else now - entry.narrowed_age
-        offer = _offer(entry.offered, made_at=now - entry.age, number=entry.number, narrowed_at=narrowed_at)
-        unschedulable_since = None if entry.unschedulable_age is None else now - entry.unschedulable_age
-        offers.append(replace(offer, version=entry.version, unschedulable_since=unschedulable_since))
-    for offer in sorted(offers, key=attrgetter("made_at", "number")):
-        ledger = _insert_offer(ledger, offer)
-    return replace(ledger, offers_made=max(ledger.offers_made, event.offers_made))
-
-
-def _offer(offered: Offered, *, made_at: float, number: int, narrowed_at: float | None) -> Offer:
-    version = offered.pod.version
-    return Offer(**structs.asdict(offered), made_at=made_at, number=number, version=version, narrowed_at=narrowed_at)
 
 
 def _replace_offer(ledger: Ledger, before: Offer, after: Offer) -> Ledger:

@@ -3,11 +3,12 @@
 """
 
 import math
-from collections.abc import Hashable
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
+
+from scheduler_core.values import replace
 
 
 class ObservedPod(Struct, frozen=True):
@@ -32,33 +33,10 @@ class Offered(Struct, frozen=True):
 
     pod: ObservedPod  # its newest copy: of the request's and the watched one the one with the higher version
     nodes: frozenset[str]
-    volumes: tuple[Hashable, ...] = ()
+    volumes: tuple[Any, ...] = ()  # `PodVolume`s, which the ledger does not look into
     selected_node: str = ""  # the node its claims have selected, "" for none
-    unplaced_volumes: tuple[Hashable, ...] = ()  # see `Offer`; a pod that has nothing else to place needs no nodes here
+    unplaced_volumes: tuple[Any, ...] = ()  # see `Offer`; a pod that has nothing else to place needs no nodes here
     priority: int | None = None  # for a hold the priority of the pod, else None
-
-
-class RecordedOffer(Struct, frozen=True):
-    """An offer as the previous leader recorded it (`offers/handover_record.py`)."""
-
-    # What was offered. A record has no volumes, and a digest instead of the pod's `unschedulable`; whatever restores
-    # the offer replaces both.
-    offered: Offered
-    age: float  # seconds since it was made
-    everywhere: bool = False  # whether it counts for every node, as the record has no names of a wide offer's nodes
-    number: int = 0  # which of the leader's offers it is
-    version: int = 0  # the newest version of the pod that is accounted for; 0 if unknown
-    narrowed_age: float | None = None  # seconds since a nomination said which node it will be, None if none did
-    unschedulable_age: float | None = None  # seconds since `Offer.unschedulable_since`, None if that is None
-
-
-class OffersRestored(Struct, frozen=True):
-    """A new leader restores the previous leader's offers. They go on as if the leader had not changed. If the ledger
-    has offers already, the event changes nothing. `offers_made`: how many offers were ever made.
-    """
-
-    offers: tuple[RecordedOffer, ...]
-    offers_made: int = 0
 
 
 class NodeSelected(Struct, frozen=True):
@@ -87,9 +65,6 @@ class Tick(Struct, frozen=True):
 
 class LeadershipLost(Struct, frozen=True):
     """This process leads no longer: all offers are dropped, the next leader takes over."""
-
-
-Event = Offered | OffersRestored | ObservedPod | NodeSelected | PodGone | Withdrawn | Tick | LeadershipLost
 
 
 # In a burst kube-scheduler shows decisions late (the last of 200 pods after 3.2 s, at its default client limits). An offer that ended before
@@ -179,6 +154,36 @@ class Offer(Offered, frozen=True, kw_only=True):
 
     def counts_against(self, priority: int) -> bool:
         return self.priority is None or priority <= self.priority
+
+    def later(self, seconds: float) -> "Offer":
+        """Returns the offer with its times on another clock, which shows so many more seconds."""
+        return replace(
+            self,
+            made_at=self.made_at + seconds,
+            unschedulable_since=None if self.unschedulable_since is None else self.unschedulable_since + seconds,
+            narrowed_at=None if self.narrowed_at is None else self.narrowed_at + seconds,
+        )
+
+
+class RecordedOffer(Struct, frozen=True):
+    """An offer as the previous leader recorded it (`offers/handover_record.py`)."""
+
+    # Its clock is 0 when it is read. It has no volumes, and a digest instead of the pod's `unschedulable`; whatever restores
+    # the offer replaces both.
+    offered: Offer
+    everywhere: bool = False  # whether it counts for every node, as the record has no names of a wide offer's nodes
+
+
+class OffersRestored(Struct, frozen=True):
+    """A new leader restores the previous leader's offers, whose clock is 0 now. They go on as if the leader had not changed. If the
+    ledger has offers already, the event changes nothing. `offers_made`: how many offers were ever made.
+    """
+
+    offers: tuple[Offer, ...]
+    offers_made: int = 0
+
+
+Event = Offered | OffersRestored | ObservedPod | NodeSelected | PodGone | Withdrawn | Tick | LeadershipLost
 
 
 class Outcome(Struct, frozen=True):

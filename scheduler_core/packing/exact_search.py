@@ -74,8 +74,6 @@ class DiskClass(Struct, frozen=True):
 
 # A disk class and the pattern that one of its disks gets, by number.
 PatternChoice = tuple[int, int]
-# Shift and mask of an item class's count, and the patterns with fewer of its volumes (`Patterns.with_fewer`).
-CountFilter = tuple[int, int, list[int]]
 
 
 class PatternSearch:
@@ -96,7 +94,8 @@ class PatternSearch:
         self.masks = [field.mask for field in patterns.fields]
         self.dead_ends: set[int] = set()
         self.patterns_of = [(1 << disk_class.end) - (1 << disk_class.start) for disk_class in disk_classes]
-        self.filters: dict[int, list[CountFilter]] = {}
+        # By pattern, shift and mask of an item class's count, and the patterns with fewer of its volumes.
+        self.filters: dict[int, list[tuple[int, int, list[int]]]] = {}
         self.key_bits = sum(len(disk_class.disks) for disk_class in disk_classes).bit_length()
         self.node_cost = 2 + (len(item_classes) + 3 * len(disk_classes)) * (4 + len(patterns.sums) // 1000) // 32
         self.path: list[PatternChoice] = []

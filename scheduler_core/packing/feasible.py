@@ -306,20 +306,15 @@ def pack(sizes: Sequence[int], masks: Sequence[int], free: Sequence[int], budget
     return assignment
 
 
-def _cut_to_reachable(problem: PackingProblem) -> PackingProblem:
+def _search(problem: PackingProblem, budget: Budget) -> list[int] | None:
     # Bytes above the largest sum that volumes reach on a disk stay free in every packing.
     unit = gcd(*problem.sizes)
-    if max(problem.capacities) // unit > _MAX_UNITS:
-        return problem
-    capacities = []
-    for disk, capacity in enumerate(problem.capacities):
-        sizes = [problem.sizes[volume] for volume in problem.admissible(disk)]
-        capacities.append(sum([sizes[position] for position in fullest_subset(sizes, capacity, unit)]))
-    return replace(problem, capacities=capacities)
-
-
-def _search(problem: PackingProblem, budget: Budget) -> list[int] | None:
-    problem = _cut_to_reachable(problem)
+    if max(problem.capacities) // unit <= _MAX_UNITS:
+        capacities = []
+        for disk, capacity in enumerate(problem.capacities):
+            sizes = [problem.sizes[volume] for volume in problem.admissible(disk)]
+            capacities.append(sum([sizes[position] for position in fullest_subset(sizes, capacity, unit)]))
+        problem = replace(problem, capacities=capacities)
     if problem.slack < 0:
         return None
     # Fills disks and searches exactly in turn, each at first with less effort. With many volumes, filling disks often

@@ -40,9 +40,6 @@ class Items:
     def __hash__(self) -> int:
         return hash(self.sizes)
 
-    def __repr__(self) -> str:
-        return f"Items({self.sizes!r})"
-
     def bytes_up_to(self, limit: int) -> int:
         if not self._cumulated:
             self._cumulated = (0, *accumulate(self._ascending))

@@ -22,7 +22,6 @@ All sizes are bytes.
 
 from bisect import bisect_left
 from collections.abc import Iterable, MutableMapping, Sequence
-from collections.abc import Set as AbstractSet
 from functools import lru_cache
 from typing import Final
 
@@ -230,38 +229,25 @@ def order_safe_many(
                 needed += capacity - largest + 1
         answers.append(yes if needed > enough else PackingAnswer.UNDECIDED)
     undecided = [free for free, answer in zip(profiles, answers, strict=True) if answer is PackingAnswer.UNDECIDED]
-    decided = _decide_many(items, {tuple(sorted(free)) for free in undecided}, budget, tried)
+    # Two greedy attempts to block the largest volume come first, then the table for two disks, then a search.
+    orders = (items.descending[1:], items.descending[:0:-1])
+    decided: dict[tuple[int, ...], PackingAnswer] = {}
+    distinct = {tuple(sorted(free)) for free in undecided}
+    for free in distinct:
+        if any(_blocks_greedily(others, largest, free) for others in orders):
+            decided[free] = PackingAnswer.NO
+    two_disks = [free for free in distinct if len(free) == _TABLE_DISKS and free not in decided]
+    pairs = _sum_pairs(items) if len(two_disks) >= _MIN_PROFILES_FOR_TABLE else None
+    if pairs is not None:
+        decided |= {free: PackingAnswer.NO if _can_block_two(pairs, largest, free) else yes for free in two_disks}
+    ordered = sorted((free for free in distinct if free not in decided), key=lambda free: (-sum(free), free))
+    decided |= share_fairly(
+        ordered, lambda free, share: order_safe(items, None, free, None, None, share).answer, _PORTIONS, budget, tried
+    )
     searched = iter(undecided)
     return [
         decided[tuple(sorted(next(searched)))] if answer is PackingAnswer.UNDECIDED else answer for answer in answers
     ]
-
-
-def _decide_many(
-    items: Items,
-    profiles: AbstractSet[tuple[int, ...]],
-    budget: Budget,
-    tried: MutableMapping[tuple[int, ...], int] | None,
-) -> dict[tuple[int, ...], PackingAnswer]:
-    """Answers for the sorted profiles that counting leaves undecided."""
-    # Two greedy attempts to block the largest volume come first, then the table for two disks, then a search.
-    orders = (items.descending[1:], items.descending[:0:-1])
-    answers: dict[tuple[int, ...], PackingAnswer] = {}
-    for free in profiles:
-        if any(_blocks_greedily(others, items.largest, free) for others in orders):
-            answers[free] = PackingAnswer.NO
-    two_disks = [free for free in profiles if len(free) == _TABLE_DISKS and free not in answers]
-    pairs = _sum_pairs(items) if len(two_disks) >= _MIN_PROFILES_FOR_TABLE else None
-    if pairs is not None:
-        answers |= {
-            free: PackingAnswer.NO if _can_block_two(pairs, items.largest, free) else PackingAnswer.YES
-            for free in two_disks
-        }
-    ordered = sorted((free for free in profiles if free not in answers), key=lambda free: (-sum(free), free))
-    searched = share_fairly(
-        ordered, lambda free, share: order_safe(items, None, free, None, None, share).answer, _PORTIONS, budget, tried
-    )
-    return answers | searched
 
 
 def _blocks_greedily(others: Sequence[int], size: int, free: Sequence[int]) -> bool:
@@ -319,9 +305,6 @@ def _can_block_two(pairs: SumPairs, size: int, free: Sequence[int]) -> bool:
             return True
         index += 1
     return False
-
-
-_NO_ITEMS: Final = Items(())
 
 
 class MeetingDisk(Struct, frozen=True):
@@ -403,30 +386,20 @@ def _bytes_together(volumes: UnplacedVolumes, meeting: Sequence[int], disk: Meet
     return size
 
 
-class NewVolumes:
-    """New volumes that may use any disk. Their stale safety takes a comparison or a look-up per disk. They come in one
-    or more parts, such as those of the pod and those of other pods, none of them empty. `optional` ones may also be
-    placed elsewhere.
+def new_volumes_stale_safe(items: Items, optional: Items, free: Sequence[int], reported: Sequence[int]) -> bool:
+    """Whether new volumes that may use any disk, at least one, are stale-safe, as `find_overbooking` would say. `optional` ones may also
+    be placed elsewhere. `reported` are the free bytes by the oldest status. Takes a comparison or a look-up per disk.
     """
-
-    __slots__ = ("_largest", "_parts", "_smallest", "_total")
-
-    def __init__(self, *parts: Items, optional: Items = _NO_ITEMS) -> None:
-        self._parts = (*parts, optional) if optional else parts
-        self._total = sum([items.total for items in self._parts])
-        self._largest = max([items.largest for items in self._parts])
-        self._smallest = min([items.descending[-1] for items in parts])
-
-    def stale_safe(self, free: Sequence[int], reported: Sequence[int]) -> bool:
-        """Whether the volumes are stale-safe on disks, as `find_overbooking` would say. `reported` are the free bytes
-        by the oldest status.
-        """
-        for disk_free, disk_reported in zip(free, reported, strict=True):
-            # All volumes fit, or none that must be placed goes here, however overbooked the disk is.
-            if disk_free >= self._total or disk_reported < self._smallest:
-                continue
-            if disk_reported >= self._largest:
-                return False
-            if sum([items.bytes_up_to(disk_reported) for items in self._parts]) > disk_free:
-                return False
-        return True
+    total = items.total + optional.total
+    largest = max(items.largest, optional.largest)
+    smallest = items.descending[-1]
+    for disk_free, disk_reported in zip(free, reported, strict=True):
+        # All volumes fit, or none that must be placed goes here, however overbooked the disk is.
+        if disk_free >= total or disk_reported < smallest:
+            continue
+        if (
+            disk_reported >= largest
+            or items.bytes_up_to(disk_reported) + optional.bytes_up_to(disk_reported) > disk_free
+        ):
+            return False
+    return True

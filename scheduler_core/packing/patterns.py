@@ -8,6 +8,7 @@ Within a group of disks that admit the same classes, patterns are numbered by as
 hold without wasting more than w bytes" is a range.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
@@ -134,12 +135,17 @@ def enumerate_patterns(
         budget.charge(1 + len(entries) // _ENTRIES_PER_STEP)
         if len(entries) > limits.max_partial:
             raise OutOfStepsError
-    entries = _within(entries, ranges, bits)
-    if len(entries) > limits.max_complete:
-        raise OutOfStepsError
-    budget.charge(len(entries) // _COMPLETE_PER_STEP)
     entries.sort()
-    return entries
+    complete: list[int] = []
+    end = 0
+    for low, high in sorted(ranges):
+        start = bisect_left(entries, low << bits, end)
+        end = bisect_left(entries, high + 1 << bits, start)
+        complete += entries[start:end]
+    if len(complete) > limits.max_complete:
+        raise OutOfStepsError
+    budget.charge(len(complete) // _COMPLETE_PER_STEP)
+    return complete
 
 
 def _extend(entries: list[int], item_class: ItemClass, one: int, limit: int, max_entries: int) -> list[int]:
@@ -153,27 +159,6 @@ def _extend(entries: list[int], item_class: ItemClass, one: int, limit: int, max
             break
         extended = extended + added
     return extended
-
-
-def _within(entries: list[int], ranges: Sequence[tuple[int, int]], bits: int) -> list[int]:
-    merged = _merge(ranges)
-    # A single range from 0: `_extend` keeps entries below its end already.
-    if len(merged) == 1 and not merged[0][0]:
-        return entries
-    if sum(high - low for low, high in merged) < len(entries):
-        sums = {total for low, high in merged for total in range(low, high + 1)}
-        return [entry for entry in entries if entry >> bits in sums]
-    return [entry for low, high in merged for entry in entries if low << bits <= entry < high + 1 << bits]
-
-
-def _merge(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    merged: list[tuple[int, int]] = []
-    for low, high in sorted(ranges):
-        if merged and low <= merged[-1][1] + 1:
-            merged[-1] = (merged[-1][0], max(high, merged[-1][1]))
-        else:
-            merged.append((low, high))
-    return merged
 
 
 def packed_bits(fields: Sequence[CountField]) -> int:

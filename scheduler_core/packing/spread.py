@@ -134,7 +134,10 @@ class _Search:
                 (
                     tuple(mask >> disk & 1 for mask in group.masks),
                     group.copies[disk] if group.copies else 0,
-                    _shared_domain(group.domains, disk),
+                    # One value for all disks that are alone in their domain. Any number of replicas may use a SHARED one.
+                    domain
+                    if group.domains.count(domain := group.domains[disk]) > 1 or domain == SHARED
+                    else SHARED - 1,
                 )
                 for group in self._groups
             )
@@ -211,12 +214,3 @@ class _Search:
             if alike not in tried:
                 tried.add(alike)
                 yield position, disk
-
-
-def _shared_domain(domains: Sequence[int], disk: int) -> int:
-    """Returns the domain that a disk shares with another disk, one value for all disks that are alone in theirs."""
-    domain = domains[disk]
-    # Any number of replicas may use such a disk, which sets it apart.
-    if domain == SHARED:
-        return SHARED
-    return domain if domains.count(domain) > 1 else SHARED - 1

@@ -31,6 +31,7 @@ from rpds import HashTrieMap, HashTrieSet
 
 from scheduler_core import errors, values
 from scheduler_core.cluster.view import View
+from scheduler_core.longhorn.csi_driver import DRIVER
 from scheduler_core.longhorn.node_status import awaits_own_manager
 from scheduler_core.longhorn.stages import stays
 from scheduler_core.longhorn.volume_validation import awaits_copy
@@ -85,25 +86,15 @@ def derive(subject: Subject, view: View) -> Demand | resolve.PodVolume | None:
         volume = view.volume(subject)
         if volume is None or volume.deleting:
             return None
-        return _volume_demand(volume, view) if resolve.is_local(volume) else _unplaced_volume(volume, view)
+        if resolve.is_local(volume):
+            return _volume_demand(volume, view)
+        replicas = view.replicas_of(subject)
+        # Longhorn places the shards of a sharded volume before its claim is bound, and the claim counts until then.
+        if volume.has_shards or any(replica.node_id for replica in replicas):
+            return None
+        return resolve.PodVolume(name=subject, claim="", volume=volume, bound=True, local=False, replicas=replicas)
     claim = view.snapshot.claims.get(subject)
-    future = _future_volume(claim, view) if claim is not None else None
-    if claim is None or future is None:
-        return None
-    pod_volume, tie = future
-    if pod_volume.local:
-        return Demand(pod_volume, tie.node, tie.source, tie.pod, claim.created)
-    # A nomination does not suffice: such a volume counts for a limited time, which begins with its provisioning. The pod's offer counts it
-    # until then.
-    return None if tie.source is DemandSource.NOMINATION else pod_volume
-
-
-def _unplaced_volume(volume: longhorn.Volume, view: View) -> resolve.PodVolume | None:
-    replicas = view.replicas_of(volume.name)
-    # Longhorn places the shards of a sharded volume before its claim is bound, and the claim counts until then.
-    if volume.has_shards or any(replica.node_id for replica in replicas):
-        return None
-    return resolve.PodVolume(name=volume.name, claim="", volume=volume, bound=True, local=False, replicas=replicas)
+    return None if claim is None else _claim_demand(claim, view)
 
 
 def _volume_demand(volume: longhorn.Volume, view: View) -> Demand | None:
@@ -137,10 +128,11 @@ def _is_on_unready_node(replicas: Iterable[longhorn.Replica], name: str, view: V
     return any(not node.ready or replica.disk_id in disks for replica in kept)
 
 
-def _future_volume(claim: kube.Claim, view: View) -> tuple[resolve.PodVolume, _NodeTie] | None:
-    persistent_volume = claim.spec.volume_name or view.pre_bound_volume(claim)
+def _claim_demand(claim: kube.Claim, view: View) -> Demand | resolve.PodVolume | None:
+    bound_to = view.snapshot.persistent_volumes.get(claim.spec.volume_name or view.pre_bound_volume(claim))
     # A claim that is bound to a volume no watch has delivered yet counts: its demand must not vanish between two watches.
-    if claim.deleting or claim.lost or (persistent_volume and resolve.is_in_view(persistent_volume, view)):
+    in_view = bound_to is not None and (bound_to.driver != DRIVER or bound_to.handle in view.snapshot.volumes)
+    if claim.deleting or claim.lost or in_view:
         return None
     tie = _node_of_pods(claim, view)
     if tie is None:
@@ -149,7 +141,11 @@ def _future_volume(claim: kube.Claim, view: View) -> tuple[resolve.PodVolume, _N
         volume = resolve.future_volume(claim, view, resolve.domain_of_node(tie.node, view))
     except errors.ResolutionError:
         return None
-    return None if volume is None else (volume, tie)
+    if volume is not None and volume.local:
+        return Demand(volume, tie.node, tie.source, tie.pod, claim.created)
+    # A nomination does not suffice: such a volume counts for a limited time, which begins with its provisioning. The pod's offer counts it
+    # until then.
+    return None if tie.source is DemandSource.NOMINATION else volume
 
 
 def _claim_of(volume: longhorn.Volume, view: View) -> kube.Claim | None:
@@ -162,12 +158,12 @@ def _claim_of(volume: longhorn.Volume, view: View) -> kube.Claim | None:
 
 
 def _node_of(
-    volume: longhorn.Volume,
-    claim: kube.Claim | None,
-    replicas: Iterable[longhorn.Replica],
-    view: View,
+    volume: longhorn.Volume, claim: kube.Claim | None, replicas: Iterable[longhorn.Replica], view: View
 ) -> _NodeTie | None:
-    if _is_attached_for_its_data(volume):
+    # Longhorn chooses the node for the data of a strict-local volume, and keeps the replica there, whichever node the pod is on
+    # (docs/placement-policy.md).
+    awaits_data = volume.restore_required or awaits_copy(volume)
+    if volume.data_locality == longhorn.STRICT_LOCAL and volume.node_id and awaits_data:
         return _NodeTie(DemandSource.ATTACHMENT, volume.node_id)
     tie = _node_of_pods(claim, view) if claim is not None else None
     if tie is not None:
@@ -182,13 +178,6 @@ def _node_of(
         if replica.hard_node_affinity and not replica.node_id and not replica.deleting:
             return _NodeTie(DemandSource.HARD_NODE_AFFINITY, replica.hard_node_affinity)
     return None
-
-
-def _is_attached_for_its_data(volume: longhorn.Volume) -> bool:
-    # Longhorn chooses the node for that, and keeps the replica there, whichever node the pod is on
-    # (docs/placement-policy.md).
-    awaits_data = volume.restore_required or awaits_copy(volume)
-    return volume.data_locality == longhorn.STRICT_LOCAL and volume.node_id != "" and awaits_data
 
 
 def _node_of_pods(claim: kube.Claim, view: View) -> _NodeTie | None:
@@ -221,17 +210,12 @@ class UnplacedVolume(Struct, frozen=True):
     key: str  # identifies the volume, as `evaluation.competitors.identity` does
     becomes: str = ""  # for a claim, the Longhorn volume that will be provisioned for it
 
-    @property
-    def age(self) -> tuple[datetime, str]:
-        return self.since, self.key
 
-    @property
-    def largest_first(self) -> tuple[int, str]:
-        return -self.volume.volume.size, self.key
+_AGE: Final = attrgetter("since", "key")
 
 
-_AGE: Final = attrgetter("age")
-_LARGEST_FIRST: Final = attrgetter("largest_first")
+def _largest_first(entry: UnplacedVolume) -> tuple[int, str]:
+    return -entry.volume.volume.size, entry.key
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,16 +254,14 @@ class UnplacedVolumes:
             elif subject not in unplaced:
                 becomes = "" if isinstance(subject, str) else resolve.future_volume_name(view.snapshot.claims[subject])
                 if becomes not in unplaced:
-                    claim = self._counted_claim_of(key, changes)
-                    if claim is not None:
+                    claim = self.by_key.get(self._claims_by_future_volume.get(key) or "")
+                    since = now
+                    if claim is not None and claim.key not in changes:
                         changes[claim.key] = None
-                    changes[key] = UnplacedVolume(volume, claim.since if claim is not None else now, key, becomes)
+                        since = claim.since
+                    changes[key] = UnplacedVolume(volume, since, key, becomes)
                 unplaced = unplaced.insert(subject)
         return self if not changes and unplaced is self.all else self._with_changes(changes, unplaced)
-
-    def _counted_claim_of(self, volume: str, changes: Mapping[str, UnplacedVolume | None]) -> UnplacedVolume | None:
-        claim = self.by_key.get(self._claims_by_future_volume.get(volume) or "")
-        return claim if claim is not None and claim.key not in changes else None
 
     def _with_changes(
         self, changes: Mapping[str, UnplacedVolume | None], unplaced: "HashTrieSet[Subject]"
@@ -293,13 +275,13 @@ class UnplacedVolumes:
             old = by_key.get(key)
             if old is not None:
                 del counted[bisect_left(counted, _AGE(old), key=_AGE)]
-                del by_size[bisect_left(by_size, _LARGEST_FIRST(old), key=_LARGEST_FIRST)]
+                del by_size[bisect_left(by_size, _largest_first(old), key=_largest_first)]
                 replicas -= replica_count(old.volume)
                 by_key = by_key.remove(key)
                 claims = claims.discard(old.becomes)
             if entry is not None:
                 insort(counted, entry, key=_AGE)
-                insort(by_size, entry, key=_LARGEST_FIRST)
+                insort(by_size, entry, key=_largest_first)
                 replicas += replica_count(entry.volume)
                 by_key = by_key.insert(key, entry)
                 claims = claims.insert(entry.becomes, key) if entry.becomes else claims

@@ -75,8 +75,14 @@ class DemandIndex:
         by_subject = self._by_subject
         by_node = self.by_node
         # Both views are asked, because a change may end a tie to a volume or begin one.
-        affected = _affected_subjects(changes, before) | _affected_subjects(changes, view)
-        affected |= _differently_growing_volumes(before, view)
+        affected = {
+            subject for at in (before, view) for kind, key in changes for subject in _subjects_of(kind, key, at)
+        }
+        old_growth = before.indexes.growing_volumes
+        growth = view.indexes.growing_volumes
+        if old_growth is not growth:
+            # Other objects than the volumes' may be the cause, such as the disk of a replica.
+            affected |= {name for name in {*old_growth, *growth} if old_growth.get(name) != growth.get(name)}
         derived = {subject: derive(subject, view) for subject in affected}
         changed_nodes: set[str] = set()
         for subject, demand in derived.items():
@@ -117,20 +123,6 @@ def _changes_only_space(key: tuple[str, Key], value: object, before: View) -> bo
 def _without_space(node: longhorn.Node) -> longhorn.Node:
     disks = (replace(disk, storage_available=0, storage_scheduled=0, scheduled_replicas={}) for disk in node.disks)
     return replace(node, disks=tuple(disks))
-
-
-def _differently_growing_volumes(before: View, view: View) -> set[Subject]:
-    # Other objects than theirs may be the cause, such as the disk of a replica.
-    old = before.indexes.growing_volumes
-    new = view.indexes.growing_volumes
-    if old is new:
-        return set()
-    return {name for name in {*old, *new} if old.get(name) != new.get(name)}
-
-
-def _affected_subjects(changes: Changes, view: View) -> set[Subject]:
-    # The caller passes the views before and after the changes.
-    return {subject for kind, key in changes for subject in _subjects_of(kind, key, view)}
 
 
 def _subjects_of(kind: str, key: Key, view: View) -> Iterable[Subject]:

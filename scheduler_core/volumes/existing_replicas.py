@@ -19,6 +19,7 @@ no replica.
 """
 
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from enum import Enum
 
 from scheduler_core.cluster.view import View
@@ -46,10 +47,14 @@ def is_healthy(replica: longhorn.Replica) -> bool:
     return bool(stages.stays(replica) and replica.healthy_at and not replica.failed_at)
 
 
-def replica_use(volume: PodVolume, replica: longhorn.Replica, cluster: Cluster, *, salvage: bool) -> ReplicaUse:
+def _use_of(volume: PodVolume, replica: longhorn.Replica, cluster: Cluster, *, salvage: bool) -> ReplicaUse:
     """Returns the use of one replica. `salvage`: the volume has no healthy replica."""
     node = cluster.nodes.get(replica.node_id)
-    if node is None or not node.ready or not stages.stays(replica) or _schedule_rejects(replica, cluster):
+    schedule = cluster.snapshot.disk_schedules.get(replica.disk_id)
+    allocation = schedule.status.replicas.get(replica.name) if schedule is not None else None
+    # A replica that the disk's DiskSchedule rejects goes to another disk.
+    rejected = allocation is not None and allocation.state is AllocationState.REJECTED and allocation.size == 0
+    if node is None or not node.ready or not stages.stays(replica) or rejected:
         return ReplicaUse.NONE
     if not any(disk.uuid == replica.disk_id and disk.ready for disk in node.disks):
         return ReplicaUse.NONE
@@ -64,13 +69,6 @@ def replica_use(volume: PodVolume, replica: longhorn.Replica, cluster: Cluster, 
     return ReplicaUse.FAILED if usable else ReplicaUse.NONE
 
 
-def _schedule_rejects(replica: longhorn.Replica, cluster: Cluster) -> bool:
-    """Whether the disk's DiskSchedule rejects the replica, which then goes to another disk."""
-    schedule = cluster.snapshot.disk_schedules.get(replica.disk_id)
-    allocation = schedule.status.replicas.get(replica.name) if schedule is not None else None
-    return allocation is not None and allocation.state is AllocationState.REJECTED and allocation.size == 0
-
-
 def replica_uses(volume: PodVolume, cluster: Cluster) -> dict[str, ReplicaUse]:
     """Returns the best use of the volume's replicas by node. Nodes without a replica are left out."""
     salvage = not any(is_healthy(replica) for replica in volume.replicas)
@@ -78,7 +76,7 @@ def replica_uses(volume: PodVolume, cluster: Cluster) -> dict[str, ReplicaUse]:
     best: dict[str, ReplicaUse] = {}
     for replica in volume.replicas:
         if replica.node_id:
-            use = replica_use(volume, replica, cluster, salvage=salvage)
+            use = _use_of(volume, replica, cluster, salvage=salvage)
             best[replica.node_id] = min(best.get(replica.node_id, use), use, key=order.index)
     return best
 
@@ -94,22 +92,17 @@ def home_nodes(local: Iterable[PodVolume], candidates: Collection[str], cluster:
     """
     common: frozenset[str] | None = None
     for volume in local:
-        homes = _home_nodes_of(volume, candidates, cluster)
+        uses = {name: use for name, use in replica_uses(volume, cluster).items() if name in candidates}
+        usable = {ReplicaUse.HEALTHY}
+        if ReplicaUse.HEALTHY not in uses.values():
+            salvage = not any(is_healthy(replica) for replica in volume.replicas)
+            usable = {ReplicaUse.NEW, ReplicaUse.FAILED} if salvage else {ReplicaUse.NEW}
+        homes = frozenset(name for name, use in uses.items() if use in usable)
         common = homes if common is None else common & homes
         # A pod may have thousands of volumes.
         if not common:
             break
     return common or frozenset()
-
-
-def _home_nodes_of(volume: PodVolume, candidates: Collection[str], cluster: Cluster) -> frozenset[str]:
-    uses = {name: use for name, use in replica_uses(volume, cluster).items() if name in candidates}
-    healthy = frozenset(name for name, use in uses.items() if use is ReplicaUse.HEALTHY)
-    if healthy:
-        return healthy
-    salvage = not any(is_healthy(replica) for replica in volume.replicas)
-    usable = {ReplicaUse.NEW, ReplicaUse.FAILED} if salvage else {ReplicaUse.NEW}
-    return frozenset(name for name, use in uses.items() if use in usable)
 
 
 PENDING = "Pending"
@@ -147,11 +140,8 @@ def pods_awaiting_replicas(view: View, *, require_best_effort: bool = True) -> t
     for pod in view.snapshot.pods.values():
         if not (pod.live and pod.node_name and pod.phase == PENDING):
             continue
-        try:
-            unlisted = unlisted_volumes(pod, pod.node_name, view, require_best_effort=require_best_effort)
-        except ResolutionError:
-            # The replicas of a pod that cannot be resolved are unknown; Longhorn's own numbers then decide about its node.
-            continue
-        if unlisted:
-            pods.append((pod, pod.node_name))
+        # The replicas of a pod that cannot be resolved are unknown; Longhorn's own numbers then decide about its node.
+        with suppress(ResolutionError):
+            if unlisted_volumes(pod, pod.node_name, view, require_best_effort=require_best_effort):
+                pods.append((pod, pod.node_name))
     return tuple(pods)

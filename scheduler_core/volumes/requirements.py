@@ -18,10 +18,6 @@ _CLASS_FIELDS: Final = (
     "name", "size", "data_engine", "image", "node_selector", "disk_selector",
     "backing_image", "clone_mode", "data_source", "data_layout", "topology_requirement",
 )  # fmt: skip
-_ClassValues = tuple[
-    str, int, str, str, tuple[str, ...], tuple[str, ...], str, str, str,
-    longhorn.DataLayout | None, tuple[longhorn.TopologyTerm, ...],
-]  # fmt: skip
 
 
 class VolumeClasses(Struct, frozen=True):
@@ -90,6 +86,11 @@ class Requirements(Struct, frozen=True, dict=True):
         )
 
     @cached_property
+    def optional_on_one_disk(self) -> Items:
+        """The sizes of the most optional replicas that one disk may take."""
+        return Items([self.optional_items.sizes[index] for index in self.optional_items.on_one_disk])
+
+    @cached_property
     def images(self) -> tuple[str, ...]:
         return tuple(volume.volume.backing_image for volume in self.volumes)
 
@@ -117,6 +118,9 @@ def requirements(
     requests = tuple(classes[:1]) if same_class else tuple(dict.fromkeys(classes))
     written = tuple(entry.volume.actual_size for entry in ordered)
     blockers = sorted(optional, key=_optional_order) if ordered else []
+    # In an order that does not depend on the volumes'.
+    engines = sorted({(entry.volume.data_engine, entry.volume.image) for entry in attach})
+    engine_classes = tuple(_interned_class(("", 0, *engine, (), (), "", "", "", None, ())) for engine in engines)
     blocker_classes = [volume_class(entry.volume.volume) for entry in blockers]
     further = tuple(dict.fromkeys(entry for entry in blocker_classes if entry not in requests))
     rewrites = any(written) or any(entry.volume.volume.actual_size for entry in blockers)
@@ -125,7 +129,7 @@ def requirements(
         sizes=tuple(entry.volume.size for entry in ordered),
         written=written,
         class_indexes=tuple(requests.index(entry) for entry in classes),
-        classes=VolumeClasses(requests, engine_classes(attach), rewrites=rewrites, optional=further),
+        classes=VolumeClasses(requests, engine_classes, rewrites=rewrites, optional=further),
         optional=tuple(blockers),
         optional_class_indexes=tuple((*requests, *further).index(entry) for entry in blocker_classes),
     )
@@ -146,20 +150,12 @@ def order_without_names(entry: PodVolume) -> tuple[object, ...]:
     return (-volume.size, -volume.actual_size, *values, chunks, terms, name, entry.claim)
 
 
-def engine_classes(volumes: Iterable[PodVolume]) -> tuple[ReplicaRequest, ...]:
-    """Returns the engines that run the volumes, each once, in an order that does not depend on the volumes'."""
-    engines = sorted({(entry.volume.data_engine, entry.volume.image) for entry in volumes})
-    return tuple(
-        _interned_class(("", 0, data_engine, image, (), (), "", "", "", None, ())) for data_engine, image in engines
-    )
-
-
 def volume_class(volume: longhorn.Volume) -> ReplicaRequest:
     """Returns a replica request with only the fields that decide which disks are open, for all volumes of a class."""
     return _interned_class(_class_values(volume))
 
 
-def _class_values(volume: longhorn.Volume) -> _ClassValues:
+def _class_values(volume: longhorn.Volume) -> tuple[Any, ...]:
     linked = volume.clone_mode != ""
     return (
         volume.name if linked else "",
@@ -177,7 +173,7 @@ def _class_values(volume: longhorn.Volume) -> _ClassValues:
 
 
 @lru_cache(maxsize=4096)
-def _interned_class(values: _ClassValues) -> ReplicaRequest:
+def _interned_class(values: tuple[Any, ...]) -> ReplicaRequest:
     # One object for equal values, so that classes can be compared by identity.
     fields: dict[str, Any] = dict(zip(_CLASS_FIELDS, values, strict=True))
     return ReplicaRequest.for_volume(longhorn.Volume(**fields))

@@ -64,7 +64,7 @@ class _Taken(NamedTuple):
 
 
 class _UnboundClaim(NamedTuple):
-    """A claim with free volumes of its class, smallest first."""
+    """A claim with free volumes of its class, smallest first; each has `available`."""
 
     name: str
     spec: kube.ClaimSpec
@@ -89,20 +89,30 @@ def match_volumes(
     if not claims:
         return ()
     taken = _volumes_of_offers(offered)
-    claims = [_with_fitting_volumes(claim, pod.namespace, taken) for claim in claims]
-    if not any(claim.volumes for claim in claims):
-        return ()
+    by_affinity: list[dict[_Affinity | None, list[kube.PersistentVolume]]] = []
     # sort.Sort keeps the order of equal requests in slices of up to 12 elements.
     claims.sort(key=lambda claim: claim.spec.request or 0)
-    volumes = [_group_by_affinity(claim.volumes) for claim in claims]
+    for claim in claims:
+        if claim.spec.selector is None:
+            text = f"PersistentVolumeClaim {pod.namespace}/{claim.name} has a selector that cannot be read"
+            raise ResolutionError(text)
+        # There may be as many affinities as nodes, and a node meets few of them.
+        groups: dict[_Affinity | None, list[kube.PersistentVolume]] = {}
+        for volume in claim.volumes:
+            available = volume.available
+            if available is not None and volume.name not in taken.certain and _fits(claim.spec, available):
+                groups.setdefault(available.node_affinity, []).append(volume)
+        by_affinity.append(groups)
+    if not any(by_affinity):
+        return ()
+    affinities = frozenset(affinity for groups in by_affinity for affinity in groups if affinity is not None)
     by_matches: dict[tuple[_Pairs, ...], set[str]] = {}
-    for admitted, group in _nodes_by_affinity(claims, names, view).items():
-        usable = [
-            claim._replace(volumes=_volumes_for_node(each, admitted))
-            for claim, each in zip(claims, volumes, strict=True)
-        ]
-        matches = _possible_matches(pod, usable, taken, view)
-        by_matches.setdefault(matches, set()).update(group)
+    for admitted, members in _nodes_by_affinity(affinities, names, view).items():
+        usable: list[_UnboundClaim] = []
+        for claim, groups in zip(claims, by_affinity, strict=True):
+            volumes = chain.from_iterable(groups.get(affinity, ()) for affinity in (None, *admitted))
+            usable.append(claim._replace(volumes=tuple(sorted(volumes, key=by_capacity))))
+        by_matches.setdefault(_possible_matches(pod, usable, taken, view), set()).update(members)
     if list(by_matches) == [((),)]:
         return ()
     single = len(by_matches) == 1
@@ -132,18 +142,9 @@ def _claims_with_volumes(pod: kube.Pod, view: View) -> list[_UnboundClaim]:
     return claims
 
 
-def _with_fitting_volumes(claim: _UnboundClaim, namespace: str, taken: _Taken) -> _UnboundClaim:
-    if claim.spec.selector is None:
-        raise ResolutionError(f"PersistentVolumeClaim {namespace}/{claim.name} has a selector that cannot be read")
-    fitting = (volume for volume in claim.volumes if volume.name not in taken.certain and _fits(claim.spec, volume))
-    return claim._replace(volumes=tuple(fitting))
-
-
-def _fits(spec: kube.ClaimSpec, volume: kube.PersistentVolume) -> bool:
-    available = volume.available
+def _fits(spec: kube.ClaimSpec, available: kube.AvailableVolume) -> bool:
     return (
-        available is not None
-        and available.capacity >= (spec.request or 0)
+        available.capacity >= (spec.request or 0)
         and available.volume_mode == spec.volume_mode
         and available.attributes_class == spec.attributes_class
         and all(mode in available.access_modes for mode in spec.access_modes)
@@ -165,60 +166,37 @@ def _volumes_of_offers(offered: Iterable[PodVolume]) -> _Taken:
 
 
 def _nodes_by_affinity(
-    claims: Sequence[_UnboundClaim], names: Collection[str], view: View
+    affinities: Collection[_Affinity], names: Collection[str], view: View
 ) -> dict[frozenset[_Affinity], list[str]]:
-    affinities = {
-        volume.available.node_affinity
-        for claim in claims
-        for volume in claim.volumes
-        if volume.available is not None and volume.available.node_affinity is not None
-    }
-    if not affinities:
-        return {frozenset(): list(names)}
-    lookup = _AffinityLookup(affinities)
+    """Returns nodes by the affinities that they meet. Most affinities name one node or zone (one requirement, In). They are found by
+    the label's value, because there may be as many as nodes.
+    """
+    by_label: dict[tuple[str, str], set[_Affinity]] = {}
+    others: list[_Affinity] = []
+    for affinity in affinities:
+        if len(affinity) == 1 and len(affinity[0]) == 1 and affinity[0][0].operator is constraints.Operator.IN:
+            [[requirement]] = affinity
+            for value in requirement.values:
+                by_label.setdefault((requirement.key, value), set()).add(affinity)
+        else:
+            others.append(affinity)
     groups: dict[frozenset[_Affinity], list[str]] = {}
     for name in names:
         node = view.snapshot.nodes.get(name)
-        groups.setdefault(lookup.affinities_of(node.labels if node is not None else {}), []).append(name)
+        labels = node.labels if node is not None else {}
+        # One of the terms must be met (component-helpers, LazyErrorNodeSelector).
+        met = {
+            affinity
+            for affinity in others
+            if any(all(requirement.matches(labels) for requirement in term) for term in affinity)
+        }
+        met.update(*(by_label[label] for label in labels.items() if label in by_label))
+        groups.setdefault(frozenset(met), []).append(name)
     # Without candidates (an object is only to be fetched) the volumes that every node admits count.
     return groups or {frozenset(): []}
 
 
-class _AffinityLookup:
-    """Finds the affinities that a node meets. Most affinities name one node or zone (one requirement, In). They are
-    found by the label's value, because there may be as many as nodes.
-    """
-
-    def __init__(self, affinities: Iterable[_Affinity]) -> None:
-        self._by_value: dict[str, dict[str, set[_Affinity]]] = {}
-        self._others: list[_Affinity] = []
-        for affinity in affinities:
-            if len(affinity) == 1 and len(affinity[0]) == 1 and affinity[0][0].operator is constraints.Operator.IN:
-                [[requirement]] = affinity
-                values = self._by_value.setdefault(requirement.key, {})
-                for value in requirement.values:
-                    values.setdefault(value, set()).add(affinity)
-            else:
-                self._others.append(affinity)
-
-    def affinities_of(self, labels: Mapping[str, str]) -> frozenset[_Affinity]:
-        # One of the terms must be met (component-helpers, LazyErrorNodeSelector).
-        met = {
-            affinity
-            for affinity in self._others
-            if any(all(requirement.matches(labels) for requirement in term) for term in affinity)
-        }
-        for key, values in self._by_value.items():
-            met |= values.get(labels.get(key, ""), set()) if key in labels else set()
-        return frozenset(met)
-
-
-def _possible_matches(
-    pod: kube.Pod,
-    claims: Sequence[_UnboundClaim],
-    taken: _Taken,
-    view: View,
-) -> tuple[_Pairs, ...]:
+def _possible_matches(pod: kube.Pod, claims: Sequence[_UnboundClaim], taken: _Taken, view: View) -> tuple[_Pairs, ...]:
     """Returns every match that kube-scheduler may choose. The claims have the volumes that the node admits."""
     states: set[tuple[_Pairs, frozenset[str]]] = {((), frozenset())}
     for claim in claims:
@@ -241,28 +219,10 @@ def _possible_matches(
     return tuple(sorted({match for match, _ in states}))
 
 
-def _group_by_affinity(
-    volumes: Iterable[kube.PersistentVolume],
-) -> dict[_Affinity | None, list[kube.PersistentVolume]]:
-    # There may be as many affinities as nodes, and a node meets few of them.
-    groups: dict[_Affinity | None, list[kube.PersistentVolume]] = {}
-    for volume in volumes:
-        groups.setdefault(volume.available.node_affinity if volume.available is not None else None, []).append(volume)
-    return groups
-
-
-def _volumes_for_node(
-    groups: Mapping[_Affinity | None, list[kube.PersistentVolume]], admitted: Iterable[_Affinity]
-) -> tuple[kube.PersistentVolume, ...]:
-    return tuple(
-        sorted(chain.from_iterable(groups.get(affinity, ()) for affinity in (None, *admitted)), key=by_capacity)
-    )
-
-
 def _choices(volumes: Sequence[kube.PersistentVolume], taken: _Taken, view: View) -> list[kube.PersistentVolume | None]:
     # They are the smallest, and the first of those that are judged alike.
     choices: list[kube.PersistentVolume | None] = []
-    for _, group in groupby(volumes, key=lambda volume: volume.available.capacity if volume.available else 0):
+    for _, group in groupby(volumes, key=lambda volume: by_capacity(volume)[0]):
         equal = list(group)
         choices += {_kind(volume, view): volume for volume in reversed(equal)}.values()
         # If other pods may take all of these, the next larger ones may be taken too, and in the end none.
@@ -274,10 +234,10 @@ def _choices(volumes: Sequence[kube.PersistentVolume], taken: _Taken, view: View
 
 def _kind(volume: kube.PersistentVolume, view: View) -> object:
     """Returns a key that volumes share if it does not matter which is bound."""
-    labels = tuple(sorted(volume.available.labels.items())) if volume.available is not None else ()
-    affinity = volume.available.node_affinity if volume.available is not None else None
-    access_modes = volume.available.access_modes if volume.available is not None else ()
-    common = (labels, affinity, access_modes)
+    available = volume.available
+    if available is None:
+        return volume.name
+    common = (tuple(sorted(available.labels.items())), available.node_affinity, available.access_modes)
     if volume.driver != DRIVER:
         return common
     longhorn_volume = view.snapshot.volumes.get(volume.handle)
@@ -319,24 +279,21 @@ def resolve_on_nodes(
         for match in group.matches:
             key = tuple(sorted(match.items()))
             nodes[key] = None if group.nodes is None else (nodes.get(key) or frozenset()) | group.nodes
-    domains = _nodes_by_domain(names, view) if has_tied_volume(pod, view) else {ANYWHERE: None}
+    domains: Mapping[longhorn.TopologyTerm, frozenset[str] | None] = {ANYWHERE: None}
+    if has_tied_volume(pod, view):
+        members: dict[longhorn.TopologyTerm, set[str]] = {}
+        for name in names:
+            members.setdefault(domain_of_node(name, view), set()).add(name)
+        # One domain is that of all nodes.
+        one = len(members) <= 1
+        domains = {domain: None if one else frozenset(group) for domain, group in members.items()} or domains
     parts: list[NodeResolution] = []
-    for (key, matching), (domain, members) in product((nodes or {(): None}).items(), domains.items()):
-        on_nodes = matching if members is None else members if matching is None else matching & members
+    for (key, matching), (domain, within) in product((nodes or {(): None}).items(), domains.items()):
+        on_nodes = matching if within is None else within if matching is None else matching & within
         if on_nodes is None or on_nodes:
             resolved = resolve(pod, view, dict(key), domain, require_best_effort=require_best_effort)
             parts.append(NodeResolution(resolved, on_nodes))
     return CandidateVolumes(_merge(parts), tuple(parts))
-
-
-def _nodes_by_domain(names: Iterable[str], view: View) -> Mapping[longhorn.TopologyTerm, frozenset[str] | None]:
-    """Returns the nodes of each zone and region; None for all, if they are in one."""
-    members: dict[longhorn.TopologyTerm, set[str]] = {}
-    for name in names:
-        members.setdefault(domain_of_node(name, view), set()).add(name)
-    if len(members) <= 1:
-        return dict.fromkeys(members or {ANYWHERE}, None)
-    return {domain: frozenset(group) for domain, group in members.items()}
 
 
 def _merge(parts: Sequence[NodeResolution]) -> Resolution:

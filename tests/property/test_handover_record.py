@@ -58,7 +58,7 @@ def test_a_decoded_record_has_every_offer(ledger: Ledger) -> None:
         assert pod.nominated_node == offer.pod.nominated_node
         assert pod.unschedulable == handover_record.unschedulable_digest(offer.pod.unschedulable)
         assert (entry.offered.nodes, entry.offered.selected_node) == (offer.nodes, offer.selected_node)
-        assert (entry.age, entry.number) == (ledger.time - offer.made_at, offer.number)
+        assert (-entry.offered.made_at, entry.offered.number) == (ledger.time - offer.made_at, offer.number)
 
 
 @given(ledgers(), st.data())
@@ -110,5 +110,5 @@ def unusable_offers(record: bytes) -> list[str]:
     return [
         entry.offered.pod.uid
         for entry in offers
-        if not entry.offered.pod.uid or counts[entry.offered.pod.uid] > 1 or entry.age < 0
+        if not entry.offered.pod.uid or counts[entry.offered.pod.uid] > 1 or entry.offered.made_at > 0
     ]

@@ -279,10 +279,9 @@ class World:
             offer = ledger.offers[recorded.offered.pod.uid]
             digest = unschedulable_digest(offer.pod.unschedulable)
             assert recorded.offered.pod == replace(offer.pod, unschedulable=digest)
-            offered = replace(
-                recorded.offered, pod=offer.pod, volumes=offer.volumes, unplaced_volumes=offer.unplaced_volumes
+            restored.append(
+                replace(recorded.offered, pod=offer.pod, volumes=offer.volumes, unplaced_volumes=offer.unplaced_volumes)
             )
-            restored.append(replace(recorded, offered=offered))
         event = OffersRestored(tuple(restored), record.offers_made)
         self.ledger = step(Ledger(), event, ledger.time)[0]
 

@@ -14,10 +14,10 @@ from scheduler_core.packing.feasible import fits
 from scheduler_core.packing.items import Items
 from scheduler_core.packing.order_safe import (
     MeetingDisk,
-    NewVolumes,
     UnplacedVolumes,
     find_overbooking,
     missing_bytes,
+    new_volumes_stale_safe,
 )
 from scheduler_core.values import replace
 from tests import builders as make
@@ -174,21 +174,19 @@ def test_missing_bytes_are_the_least_that_make_each_disk_safe(node: Node, option
 @given(
     st.lists(st.integers(0, 9), min_size=1, max_size=5),
     st.lists(st.tuples(st.integers(-3, 30), st.sampled_from([0, 0, 1, 5])), min_size=1, max_size=3),
-    st.integers(1, 5),
     st.lists(st.integers(0, 9), max_size=2),
 )
 def test_the_count_for_new_volumes_equals_the_general_check(
-    sizes: list[int], disks: list[tuple[int, int]], own: int, optional: list[int]
+    sizes: list[int], disks: list[tuple[int, int]], optional: list[int]
 ) -> None:
-    """Also if the volumes are those of several pods, and if some may go elsewhere."""
+    """Also if some may go elsewhere."""
     ordered = sorted(disks, reverse=True)
     free = [size for size, _ in ordered]
     reported = [size + uncounted for size, uncounted in ordered]
     count = len(sizes) + len(optional)
     volumes = UnplacedVolumes(sizes + optional, [0] * count, [""] * count, [-1] * count, len(optional))
     expected = find_overbooking(volumes, [MeetingDisk(*pair) for pair in zip(free, reported, strict=True)]) is None
-    parts = [Items(part) for part in (sizes[:own], sizes[own:]) if part]
-    assert NewVolumes(*parts, optional=Items(optional)).stale_safe(free, reported) == expected
+    assert new_volumes_stale_safe(Items(sizes), Items(optional), free, reported) == expected
 
 
 @examples(150)

@@ -93,7 +93,7 @@ def restore(record: int, bound: int) -> int:
     found = decode_record(data) if data else None
     if found is None:
         return NO_OFFERS
-    entries = tuple(entry for entry in found.offers if not bound >> int(entry.offered.pod.uid) & 1)
+    entries = tuple(entry.offered for entry in found.offers if not bound >> int(entry.offered.pod.uid) & 1)
     return step_ledger(NO_OFFERS, OffersRestored(entries, found.offers_made))
 
 

@@ -16,7 +16,7 @@ from typing import Final
 from msgspec import Struct
 
 from scheduler_core.cluster.view import View
-from scheduler_core.decide.decision import Decision, ExcludedNodes, FilterOptions, Packing
+from scheduler_core.decide.decision import Decision, FilterOptions, Packing
 from scheduler_core.decide.filter import candidate_volumes, filter_nodes
 from scheduler_core.errors import ResolutionError
 from scheduler_core.guard.placement_guard import STEPS_PER_PLACEMENT, Search, guard_placement
@@ -82,7 +82,7 @@ class NodeReservation(Strategy):
         self._reservations: dict[PodKey, tuple[Pod, str]] = {}
 
     def filter(self, pod: Pod, admitted: Sequence[str], cluster: PredictedCluster) -> Decision:
-        excluded = ExcludedNodes(self._reserved_nodes(cluster.state.view))
+        excluded = self._reserved_nodes(cluster.state.view)
         return filter_nodes(pod, admitted, cluster.state, self._options, excluded)
 
     def _reserved_nodes(self, view: View) -> frozenset[str]:

@@ -25,7 +25,7 @@ from scheduler_core.decide.extender_settings import (
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.model.installation import ENABLED, ENFORCEMENT
 from scheduler_core.offers.handover_record import HandoverRecord, RecordError, RecordHead
-from scheduler_core.offers.outstanding_offer import ObservedPod, Offered, RecordedOffer
+from scheduler_core.offers.outstanding_offer import ObservedPod, Offer, RecordedOffer
 from tests import builders as make
 from tests.worlds.publishers import FakeCertificate, FakePublisher
 from tests.worlds.timeline import play, rows
@@ -474,9 +474,9 @@ async def test_trouble_is_not_over_while_a_setting_is_refused() -> None:
 
 def record_of(*pods: str, final: bool = True, versions: dict[str, str] | None = None) -> HandoverRecord:
     head = RecordHead("other", 1, final=final, versions=versions or {"pods": "10"})
-    return HandoverRecord(
-        head, tuple(RecordedOffer(Offered(ObservedPod(name, "default", name), frozenset()), 1.0) for name in pods), 1
-    )
+    names = [ObservedPod(name, "default", name) for name in pods]
+    offers = [Offer(pod, frozenset(), made_at=-1.0, number=1, version=0) for pod in names]
+    return HandoverRecord(head, tuple(map(RecordedOffer, offers)), 1)
 
 
 async def take_over(prepare: Callable[[World], None]) -> World:

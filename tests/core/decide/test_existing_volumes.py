@@ -11,7 +11,7 @@ from scheduler_core.decide.offered_nodes import make_offer, observed_pod, offer_
 from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.offers.ledger import Ledger, step
-from scheduler_core.offers.outstanding_offer import Offered, RecordedOffer
+from scheduler_core.offers.outstanding_offer import Offer, RecordedOffer
 from scheduler_core.volumes.resolve import resolve
 from scheduler_core.volumes.volume_binding import MAX_MATCHES
 from tests import builders as make
@@ -284,10 +284,10 @@ def test_a_nomination_is_adopted_with_the_volume_matched_on_its_node() -> None:
     pod["status"]["nominatedNodeName"] = "b"
     volumes = [kept("pv-b", 50, "b", node="b"), kept("pv-a", 50, "a", node="a")]
     view = make.view(DATA, nodes(500, 500, 500), *volumes, pod)
-    recorded = RecordedOffer(Offered(observed_pod(make.as_pod(pod)), frozenset("b")), age=1.0)
-    restored = offer_to_restore(recorded, view, 0.0, FilterOptions())
+    offer = Offer(observed_pod(make.as_pod(pod)), frozenset("b"), made_at=-1.0, number=1, version=0)
+    restored = offer_to_restore(RecordedOffer(offer), view, 0.0, FilterOptions())
     assert restored is not None
-    assert [getattr(volume, "persistent_volume", "") for volume in restored.offered.volumes] == ["pv-b"]
+    assert [getattr(volume, "persistent_volume", "") for volume in restored.volumes] == ["pv-b"]
 
 
 def test_pods_that_may_match_existing_volumes_are_not_equivalent_to_others() -> None:

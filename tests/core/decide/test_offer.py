@@ -9,7 +9,7 @@ from scheduler_core.decide.decision import Decision, FilterOptions
 from scheduler_core.decide.filter import filter_nodes
 from scheduler_core.decide.offered_nodes import make_offer, offers_on_node
 from scheduler_core.offers.ledger import Ledger, step
-from scheduler_core.offers.outstanding_offer import ObservedPod, Offered, RecordedOffer
+from scheduler_core.offers.outstanding_offer import ObservedPod, Offer, Offered, RecordedOffer
 from tests import builders as make
 from tests.builders import Object
 
@@ -58,11 +58,13 @@ def test_of_a_record_the_undecided_offers_of_a_node_count() -> None:
     view = make.view(make.storage_class(), claims, pods, nodes_of_size(dict.fromkeys(NODES, 100)))
     recorded = [
         RecordedOffer(
-            Offered(
-                ObservedPod(f"uid-{name}", "default", f"pod-{name}"), frozenset("b" if name == "elsewhere" else "a")
-            ),
-            age=1.0,
-            number=number,
+            Offer(
+                ObservedPod(f"uid-{name}", "default", f"pod-{name}"),
+                frozenset("b" if name == "elsewhere" else "a"),
+                made_at=-1.0,
+                number=number,
+                version=0,
+            )
         )
         for number, name in enumerate(names)
     ]
@@ -76,7 +78,8 @@ def test_of_a_record_the_undecided_offers_of_a_node_count() -> None:
 def test_an_offer_without_names_of_nodes_counts_on_every_node() -> None:
     claims = [make.storage_class(), make.claim("data", 10)]
     view = make.view(claims, make.pod("data", uid="u"), nodes_of_size(dict.fromkeys(NODES, 100)))
-    recorded = RecordedOffer(Offered(ObservedPod("u", "default", "pod"), frozenset()), age=1.0, everywhere=True)
+    offer = Offer(ObservedPod("u", "default", "pod"), frozenset(), made_at=-1.0, number=1, version=0)
+    recorded = RecordedOffer(offer, everywhere=True)
     for node in NODES:
         [offer] = offers_on_node([recorded], node, view, FilterOptions(), now=5.0).offers_on(node)
         assert (offer.nodes, len(offer.volumes)) == (frozenset(NODES), 1)

@@ -118,7 +118,7 @@ def test_the_newest_offers_of_fewest_nodes_stay_if_not_all_fit() -> None:
     assert len(record.data) <= MAX_BYTES
     decoded = decode_record(record.data)
     assert not decoded.head.complete
-    numbers = {entry.number for entry in decoded.offers}
+    numbers = {entry.offered.number for entry in decoded.offers}
     assert numbers == set(range(20_001 - len(numbers), 20_001)), "the newest ones, without the wide one"
 
 

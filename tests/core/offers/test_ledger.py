@@ -18,7 +18,6 @@ from scheduler_core.offers.outstanding_offer import (
     Offered,
     OffersRestored,
     OutcomeKind,
-    RecordedOffer,
 )
 from scheduler_core.values import replace
 
@@ -55,7 +54,7 @@ def test_a_request_about_the_nominated_node_alone_makes_a_narrowed_offer(conditi
 
 def test_offers_are_restored_into_an_empty_ledger_only() -> None:
     ledger = step(Ledger(), OFFERED, 100)[0]
-    other = RecordedOffer(replace(OFFERED, pod=replace(OFFERED.pod, uid="other")), 5.0)
+    other = replace(ledger.offers["u"], pod=replace(OFFERED.pod, uid="other"))
     assert set(step(ledger, OffersRestored((other,)), 101)[0].offers) == {"u"}
 
 
