@@ -76,23 +76,6 @@ def test_allocation_equals_the_model(spec: DiskScheduleSpec, status: DiskSchedul
     assert after.storage_scheduled == sum(entry.size for entry in answers_by_key(after).values())
 
 
-@given(specs, statuses, limits)
-def test_no_grant_exceeds_the_limit_and_held_bytes_stay_held(
-    spec: DiskScheduleSpec, status: DiskScheduleStatus, limit: Limit
-) -> None:
-    """A request keeps the bytes it holds, up to its size."""
-    after = allocate(spec, status, limit)
-    before = answers_by_key(status)
-    grown = [
-        key for key, entry in answers_by_key(after).items() if entry.size > (before[key].size if key in before else 0)
-    ]
-    assert not grown or (limit.available is not None and after.storage_scheduled <= limit.available)
-    for key, size in requests_by_key(spec).items():
-        if key in before and size != 0:
-            held = before[key].size if size is None else min(size, before[key].size)
-            assert answers_by_key(after)[key].size >= held
-
-
 @given(specs, statuses, st.integers(0, 60), st.integers(1, 12))
 def test_a_request_that_would_be_granted_is_granted_next(
     spec: DiskScheduleSpec, status: DiskScheduleStatus, available: int, size: int

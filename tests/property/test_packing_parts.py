@@ -2,6 +2,7 @@
 one that is right.
 """
 
+from collections.abc import Callable, Sequence
 from itertools import compress, product
 
 import pytest
@@ -41,11 +42,25 @@ def problems(draw: st.DrawFn, max_volumes: int = 8) -> PackingProblem:
     return PackingProblem(sizes, masks, capacities)
 
 
+def search_alone(problem: PackingProblem) -> Sequence[int] | None:
+    return search(problem, PLENTY, Budget(10**9))
+
+
+def pack_slowly(problem: PackingProblem) -> Sequence[int] | None:
+    return pack(problem.sizes, problem.masks, problem.capacities, Budget(10**9))
+
+
+@pytest.mark.parametrize(
+    "find",
+    [
+        pytest.param(search_alone, id="the exact search, without minimum bin slack and proofs"),
+        pytest.param(pack_slowly, id="all parts together without the fast path, though some need none of them"),
+    ],
+)
 @examples(250)
 @given(problems())
-def test_the_exact_search_alone_is_exact(problem: PackingProblem) -> None:
-    """Without minimum bin slack and proofs."""
-    assignment = search(problem, PLENTY, Budget(10**9))
+def test_a_search_is_exact(find: Callable[[PackingProblem], Sequence[int] | None], problem: PackingProblem) -> None:
+    assignment = find(problem)
 
     assert (assignment is not None) == brute_force(*parts_of(problem))
     assert assignment is None or holds(*parts_of(problem), assignment)
@@ -85,16 +100,6 @@ def test_a_dead_end_holds_only_for_the_same_remaining_disks(sizes: list[int], ca
 
     assert assignment is not None
     assert holds(*parts_of(problem), assignment)
-
-
-@examples(250)
-@given(problems())
-def test_the_search_without_the_fast_path_is_exact(problem: PackingProblem) -> None:
-    """Its proofs, minimum bin slack and exact search together, on problems that need none of them, too."""
-    assignment = pack(problem.sizes, problem.masks, problem.capacities, Budget(10**9))
-
-    assert (assignment is not None) == brute_force(*parts_of(problem))
-    assert assignment is None or holds(*parts_of(problem), assignment)
 
 
 @examples(100)
