@@ -21,18 +21,16 @@ from scheduler_core.predict.predicted_replicas import Choose
 from scheduler_core.predict.prediction import Certainty, predict
 from scheduler_core.predict.situation import Change, Situation
 from scheduler_core.predict.timeline import OrderProgress, OrderResult, run_order
-from tests.builders import GI, Object
+from tests.builders import GI
 from tests.examples import examples
 from tests.worlds.predicted_clusters import (
     OPTIONS,
     add_labels,
     after,
     disruption_budget,
-    node,
+    draw_cluster,
     observe,
     play,
-    replica_name,
-    running,
     situation,
 )
 
@@ -54,24 +52,10 @@ def worlds(draw: st.DrawFn, *, plenty: bool = False) -> World:
     chance = random.Random(draw(st.integers(0, 2**32)))  # noqa: S311
     names = [f"n{number}" for number in range(chance.randint(2, 5))]
     sizes = {name: 5000 if plenty else chance.choice((60, 100, 200)) for name in names}
-    booked: dict[str, dict[str, float]] = {name: {} for name in names}
-    objects: list[Object] = []
-    pods: list[str] = []
-    for number in range(chance.randint(1, 8)):
-        size = chance.choice(SIZES)
-        room = [name for name in names if sum(booked[name].values()) + size <= sizes[name] * 0.6]
-        if not room:
-            break
-        places = chance.sample(room, min(len(room), chance.randint(1, 2)))
-        pod = f"db-{number}"
-        for place in places:
-            booked[place][replica_name(pod, place)] = size
-        locality = "best-effort" if plenty else chance.choice(("best-effort", "disabled"))
-        objects += running(pod, places[0], size, replicas=places, locality=locality)
-        pods.append(pod)
-    nodes = [entry for name in names for entry in node(name, sizes[name], listed=booked[name])]
-    changes = () if plenty else _draw_changes(chance, names, pods)
-    return World(situation(nodes, objects), (*changes, partial(drain, nodes=(names[0],))))
+    localities = ("best-effort",) if plenty else ("best-effort", "disabled")
+    nodes, pods = draw_cluster(chance, sizes, localities=localities)
+    changes = () if plenty else _draw_changes(chance, names, [*pods])
+    return World(situation(nodes, *pods.values()), (*changes, partial(drain, nodes=(names[0],))))
 
 
 def _draw_changes(chance: random.Random, names: list[str], pods: list[str]) -> tuple[Change, ...]:
@@ -119,20 +103,10 @@ def guarded_worlds(draw: st.DrawFn) -> tuple[World, DisruptionBudget]:
     chance = random.Random(draw(st.integers(0, 2**32)))  # noqa: S311
     names = [f"n{number}" for number in range(chance.randint(2, 5))]
     sizes = {name: chance.choice((60, 100, 200)) for name in names}
-    booked: dict[str, dict[str, float]] = {name: {} for name in names}
-    objects: list[Object] = []
-    for number in range(chance.randint(1, 8)):
-        size = chance.choice(SIZES)
-        room = [name for name in names if sum(booked[name].values()) + size <= sizes[name] * 0.6]
-        if not room:
-            break
-        place = chance.choice(room)
-        pod = f"web-{number}"
-        booked[place][replica_name(pod, place)] = size
-        objects += add_labels(running(pod, place, size), app="web")
+    nodes, pods = draw_cluster(chance, sizes, prefix="web", most_replicas=1, localities=("best-effort",))
+    objects = [entry for pod in pods.values() for entry in add_labels(pod, app="web")]
     field = chance.choice(("minAvailable", "maxUnavailable"))
     count = chance.choice((*range(4), "0%", "30%", "50%", "75%", "100%"))
-    nodes = [entry for name in names for entry in node(name, sizes[name], listed=booked[name])]
     start = situation(nodes, objects, disruption_budget(**{field: count}))
     (budget,) = start.cluster.snapshot.disruption_budgets.values()
     return World(
