@@ -23,20 +23,7 @@ CLUSTERS = st.integers(2, 4).flatmap(
 )
 
 
-CLONED = Claim(
-    size=10,
-    bound=True,
-    locality="best-effort",
-    disk_selector="",
-    node_selector="",
-    engine="v1",
-    image="",
-    clone="linked-clone",
-    place="",
-    holder="",
-)
-
-
+CLONED = Claim(bound=True, clone="linked-clone")
 DEMANDED = replace(CLONED, bound=False, clone="", holder="n0")
 
 

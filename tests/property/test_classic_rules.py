@@ -81,11 +81,17 @@ def check_named_nodes(
 @fuzz
 @given(SEEDS)
 def test_a_decision_is_the_documented_one(seed: int) -> None:
-    """Which nodes fit, why others do not, all scores, totals and best nodes."""
+    """Which nodes fit, why others do not, all scores, totals and best nodes. kube-scheduler asks the extender about some nodes, in any
+    order; one may be unknown.
+    """
     generator = ClassicGenerator(seed)
     cluster = ClassicCluster(generator)
     for _ in range(PODS_PER_CLUSTER):
-        check_decision(cluster.state, cluster.documented, generator.pending_pod(), generator.policy())
+        pod = generator.pending_pod()
+        policy = generator.policy()
+        check_decision(cluster.state, cluster.documented, pod, policy)
+        names = generator.random.sample([*NODES, GONE], generator.random.randint(0, 5))
+        check_named_nodes(cluster.state, cluster.documented, pod, policy, names)
 
 
 @pytest.fixture(params=["usual limits", "small limits"], scope="module")
@@ -122,18 +128,6 @@ def test_decisions_on_a_changing_cluster_are_the_documented_ones(seed: int) -> N
         check_named_nodes(cluster.state, cluster.documented, pod, policy, [*NODES])
         if best:
             cluster.bind(pod, generator.random.choice(best))
-
-
-@fuzz
-@given(SEEDS)
-def test_named_nodes_are_decided_and_scored_as_documented(seed: int) -> None:
-    """As kube-scheduler asks the extender: for some nodes, in any order; one may be unknown."""
-    generator = ClassicGenerator(seed)
-    cluster = ClassicCluster(generator)
-    pod = generator.pending_pod()
-    policy = generator.policy()
-    names = generator.random.sample([*NODES, GONE], generator.random.randint(0, 5))
-    check_named_nodes(cluster.state, cluster.documented, pod, policy, names)
 
 
 def test_the_random_decisions_reach_every_reason_and_score() -> None:

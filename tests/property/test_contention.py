@@ -1,7 +1,6 @@
 """Decisions about pods that compete with demand and offers, compared with trying every assignment."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import product
 
 import pytest
 from hypothesis import example, given
@@ -17,6 +16,7 @@ from scheduler_core.values import replace
 from tests import builders as make
 from tests.builders import GI, Object
 from tests.examples import examples
+from tests.property.test_packing import brute_force
 from tests.worlds.offers import ledger_with_offers, with_offer
 
 NODES = ("a", "b", "c")
@@ -35,16 +35,6 @@ nodes_or_none = st.sampled_from(("", "", *NODES))
 node_sets = st.sets(st.sampled_from(NODES), min_size=1)
 other_pods = st.lists(st.tuples(nodes_or_none, st.lists(volume_sizes, min_size=1, max_size=2), node_sets), max_size=4)
 requests = st.lists(volume_sizes, min_size=1, max_size=2)
-
-
-def _packs(volumes: Sequence[int], free: Sequence[int]) -> bool:
-    return any(
-        all(
-            sum(size for size, chosen in zip(volumes, choice, strict=True) if chosen == disk) <= disk_free
-            for disk, disk_free in enumerate(free)
-        )
-        for choice in product(range(len(free)), repeat=len(volumes))
-    )
 
 
 def _cluster(layout: Layout, others: Sequence[OtherPod], requested: Sequence[int]) -> list[Object]:
@@ -104,9 +94,9 @@ def _expected(
     for name, free in zip(NODES, layout, strict=True):
         counted = cluster.fitting(name, free, SHARED)
         for key in sorted(roaming - {SHARED, *counted}, key=lambda key: (-cluster.sizes[key], key)):
-            if _packs([*map(cluster.sizes.__getitem__, counted), cluster.sizes[key]], free):
+            if brute_force([*map(cluster.sizes.__getitem__, counted), cluster.sizes[key]], free, None):
                 counted.append(key)
-        fits.append(_packs([*map(cluster.sizes.__getitem__, counted), *requested], free))
+        fits.append(brute_force([*map(cluster.sizes.__getitem__, counted), *requested], free, None))
     return fits
 
 
@@ -142,7 +132,7 @@ class _OtherVolumes:
         counted: list[str] = []
         for part in (*([key] for key in demanded), *offered):
             trial = list(dict.fromkeys([*counted, *(key for key in part if key != without)]))
-            counted = trial if _packs([self.sizes[key] for key in trial], free) else counted
+            counted = trial if brute_force([self.sizes[key] for key in trial], free, None) else counted
         return counted
 
     def roaming(self, layout: Layout) -> set[str]:
@@ -206,21 +196,6 @@ def test_a_pod_fits_where_its_volumes_pack_together_with_demand_and_offers(
     assert all(
         alone_reason.fits for alone_reason, reason in zip(alone.reasons, decision.reasons, strict=True) if reason.fits
     )
-
-
-@examples(100)
-@given(layouts, other_pods, requests)
-def test_cached_competitors_are_computed_again_when_their_node_changes(
-    layout: Layout, others: list[OtherPod], requested: list[int]
-) -> None:
-    """One cache decides like a new cache while the other pods appear one after the other."""
-    contention = Contention()
-    for count in range(len(others) + 1):
-        state = make.state(_cluster(layout, others[:count], requested))
-        ledger = _ledger(state, others[:count])
-        cached = _decide(state, make.competing(state, ledger, contention), FilterOptions())
-        fresh = _decide(ClusterState.of(state.view), make.competing(state, ledger), FilterOptions())
-        assert cached.reasons == fresh.reasons
 
 
 def _reasons(decision: Decision) -> list[str]:

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from app.schemas.decision import explain_answer
 from scheduler_core.decide.decision import FilterOptions, Packing
-from scheduler_core.decide.filter import filter_nodes
 from tests.builders import (
     Object,
     as_pod,
@@ -23,7 +22,6 @@ from tests.builders import (
     pod,
     replica,
     setting,
-    state,
     storage_class,
 )
 
@@ -133,19 +131,3 @@ def test_shuffling_the_input_changes_no_byte_of_the_answer(
     expected = answer(raw, raw_objects)
     assert json.loads(expected) is not None
     assert answer(shuffle(raw, order), shuffle(raw_objects, order)) == expected
-
-
-@given(CLUSTERS, VOLUMES, st.lists(st.integers(0, 3), unique=True, min_size=1))
-def test_filter_and_explain_agree_with_and_without_cached_results(
-    cluster: list[list[Object]], volumes: list[tuple[int, tuple[str, ...], int]], picks: list[int]
-) -> None:
-    """Explain runs the decision of filter; earlier requests change nothing."""
-    raw_objects = objects(cluster, volumes)
-    names = [f"n{pick}" for pick in picks]
-    current = state(raw_objects)
-    requested = as_pod(pod_of(volumes))
-    filter_nodes(requested, [f"n{index}" for index in range(len(cluster))], current, FilterOptions())
-    cached = filter_nodes(requested, names, current, FilterOptions())
-    explanation = explained(pod_of(volumes), raw_objects, nodes=names)
-    by_name = dict(zip(explanation.decision.candidates, explanation.verdicts, strict=True))
-    assert [by_name[name].reason for name in names] == list(cached.reasons)

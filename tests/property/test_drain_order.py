@@ -18,7 +18,7 @@ from scheduler_core.predict.timeline import run_order
 from tests.builders import Object, pod
 from tests.core.predict.test_drain_order import NONE, blocked, choose, names, order_of
 from tests.examples import examples
-from tests.worlds.predicted_clusters import OPTIONS, after, node, owned_pod, replica_name, running, situation
+from tests.worlds.predicted_clusters import OPTIONS, after, draw_cluster, owned_pod, situation
 
 POLICIES = ("block-if-contains-last-replica", "always-allow", "block-for-eviction", "allow-if-replica-is-stopped")
 COURSES = 2
@@ -38,29 +38,14 @@ def worlds(draw: st.DrawFn) -> World:
     chance = random.Random(draw(st.integers(0, 2**32)))  # noqa: S311
     nodes = tuple(f"n{number}" for number in range(chance.randint(2, 4)))
     sizes = {name: chance.choice((60, 80, 100)) for name in nodes}
-    booked: dict[str, dict[str, float]] = {name: {} for name in nodes}
-    objects: list[Object] = []
-    for number in range(chance.randint(1, 5)):
-        size = chance.choice((10, 20, 30, 40))
-        free = [name for name in nodes if sum(booked[name].values()) + size <= sizes[name] * 0.7]
-        if not free:
-            break
-        places = chance.sample(free, min(len(free), chance.randint(1, 2)))
-        for place in places:
-            booked[place][replica_name(f"db-{number}", place)] = size
-        locality = chance.choice(("best-effort", "disabled"))
-        objects += running(f"db-{number}", places[0], size, replicas=places, locality=locality)
+    longhorn_nodes, pods = draw_cluster(chance, sizes, most_pods=5, volumes=(10, 20, 30, 40), share=0.7)
+    others: list[Object] = []
     if chance.random() < 0.2:
-        objects.append(pod(name="bare", node=chance.choice(nodes), phase="Running"))
+        others.append(pod(name="bare", node=chance.choice(nodes), phase="Running"))
     if chance.random() < 0.3:
-        objects.append(owned_pod(name="web-0", node=chance.choice(nodes), owner="ReplicaSet"))
-    listed = [entry for name in nodes for entry in node(name, sizes[name], listed=booked[name])]
-    return World(
-        after(
-            situation(listed, objects), partial(set_setting, name="node-drain-policy", value=chance.choice(POLICIES))
-        ),
-        nodes,
-    )
+        others.append(owned_pod(name="web-0", node=chance.choice(nodes), owner="ReplicaSet"))
+    policy = partial(set_setting, name="node-drain-policy", value=chance.choice(POLICIES))
+    return World(after(situation(longhorn_nodes, *pods.values(), others), policy), nodes)
 
 
 def _drain_counts(world: World) -> Callable[[tuple[str, ...]], int]:

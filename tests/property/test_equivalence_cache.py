@@ -109,68 +109,58 @@ class World:
 Change = Callable[[World], None]
 
 
-def bind_other(number: int, node: str, size: int) -> Change:
+def bind_other(world: World, number: int, node: str, size: int) -> None:
     """Another pod is bound to a node, which begins demand."""
-    name = f"o{number}"
-
-    def change(world: World) -> None:
-        world.create_claim(f"{name}-0", size)
-        world.put(pod_of(name, 1, node))
-
-    return change
+    world.create_claim(f"o{number}-0", size)
+    world.put(pod_of(f"o{number}", 1, node))
 
 
-def delete_other(number: int) -> Change:
+def delete_other(world: World, number: int) -> None:
     """Another pod and its claim are deleted, which ends demand and its offer."""
-
-    def change(world: World) -> None:
-        world.put(pod_of(f"o{number}", 1), make.claim(f"o{number}-0", 1), deleted=True)
-        world.end_offer(f"o{number}")
-
-    return change
+    world.put(pod_of(f"o{number}", 1), make.claim(f"o{number}-0", 1), deleted=True)
+    world.end_offer(f"o{number}")
 
 
-def offer_other(number: int, nodes: frozenset[str], size: int) -> Change:
-    """Another pod is offered some nodes."""
-
-    def change(world: World) -> None:
-        world.create_claim(f"o{number}-0", size)
-        world.put(pod_of(f"o{number}", 1))
-        world.offer(f"o{number}", nodes)
-
-    return change
+def offer_other(world: World, number: int, nodes: frozenset[str], size: int) -> None:
+    world.create_claim(f"o{number}-0", size)
+    world.put(pod_of(f"o{number}", 1))
+    world.offer(f"o{number}", nodes)
 
 
-def offer_unplaced_of_other(number: int, size: int) -> Change:
+def offer_unplaced_of_other(world: World, number: int, size: int) -> None:
     """Another pod with a remote volume gets an answer."""
-
-    def change(world: World) -> None:
-        world.create_claim(f"o{number}-0", size, "remote")
-        world.put(pod_of(f"o{number}", 1))
-        world.offer_unplaced(f"o{number}")
-
-    return change
+    world.create_claim(f"o{number}-0", size, "remote")
+    world.put(pod_of(f"o{number}", 1))
+    world.offer_unplaced(f"o{number}")
 
 
-def provision_claim(name: str) -> Change:
+def provision_claim(world: World, name: str) -> None:
     """The first claim of a requesting pod is bound to a new volume."""
-    sizes = {"p": 5, "q": 5, "t": 3}
-    return lambda world: world.put(make.bound(f"{name}-0", sizes[name]))
+    world.put(make.bound(f"{name}-0", {"p": 5, "q": 5, "t": 3}[name]))
+
+
+def cordon(world: World, node: str, unschedulable: bool) -> None:  # drawn
+    world.put({**make.kube_node(node), "spec": {"unschedulable": unschedulable}})
+
+
+def changed_by(change: Callable[..., None], *arguments: st.SearchStrategy[Any]) -> st.SearchStrategy[Change]:
+    return st.builds(lambda *values: lambda world: change(world, *values), *arguments)
 
 
 node_names = st.sampled_from(NODES)
 node_sets = st.frozensets(node_names, min_size=1)
 others = st.sampled_from(OTHERS)
 requesters = st.sampled_from(["p", "q", "s", "t"])
+sizes = st.integers(1, 8)
 changes = st.one_of(
-    st.builds(bind_other, others, node_names, st.integers(1, 8)),
-    st.builds(delete_other, others),
-    st.builds(offer_other, others, node_sets, st.integers(1, 8)),
-    st.builds(lambda number: lambda world: world.end_offer(f"o{number}"), others),
-    st.builds(offer_unplaced_of_other, others, st.integers(1, 8)),
-    st.builds(lambda node, size: lambda world: world.put(node_of(node, size, 6)), node_names, st.integers(4, 20)),
-    st.builds(lambda name, nodes: lambda world: world.offer(name, nodes), requesters, node_sets),
-    st.builds(provision_claim, st.sampled_from(["p", "q", "t"])),
+    changed_by(bind_other, others, node_names, sizes),
+    changed_by(delete_other, others),
+    changed_by(offer_other, others, node_sets, sizes),
+    changed_by(lambda world, number: world.end_offer(f"o{number}"), others),
+    changed_by(offer_unplaced_of_other, others, sizes),
+    changed_by(lambda world, node, size: world.put(node_of(node, size, 6)), node_names, st.integers(4, 20)),
+    changed_by(World.offer, requesters, node_sets),
+    changed_by(provision_claim, st.sampled_from(["p", "q", "t"])),
 )
 candidates = st.sampled_from([NODES, NODES, NODES[::-1], ("b", "d"), ("c", "nowhere", "a")])
 
@@ -237,14 +227,8 @@ def test_a_change_log_names_what_changed_since_an_earlier_version() -> None:
     assert long.since(start) is None
 
 
-def cordon(node: str, unschedulable: bool) -> Change:  # drawn
-    raw = make.kube_node(node)
-    raw["spec"] = {"unschedulable": unschedulable}
-    return lambda world: world.put(raw)
-
-
 @examples(100)
-@given(st.lists(st.one_of(changes, st.builds(cordon, node_names, st.booleans())), max_size=4))
+@given(st.lists(changes | changed_by(cordon, node_names, st.booleans()), max_size=4))
 def test_the_nodes_of_a_decision_that_changed_meanwhile_are_those_with_other_values(history: list[Change]) -> None:
     """Disks, demand and Kubernetes nodes change; the change logs name too many nodes and none too few."""
     world = World()

@@ -1,9 +1,5 @@
 """The generic scheduler holds to these rules for every cluster, pod and policy."""
 
-from collections.abc import Callable
-from random import Random
-from typing import Any
-
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
@@ -110,17 +106,17 @@ node_facts = st.builds(
 )
 facts = st.builds(LonghornFacts, st.dictionaries(st.sampled_from(NAMES), node_facts), amounts)
 
-listed_nodes = st.lists(nodes, max_size=5, unique_by=lambda node: node.name)
-listed_pods = st.lists(pods, max_size=8, unique_by=lambda pod: pod.namespaced_name)
-listed_services = st.lists(services, max_size=3, unique_by=lambda service: (service.namespace, service.name))
-states = st.builds(GenericClusterState.of, listed_nodes, listed_pods, listed_services)
+states = st.builds(
+    GenericClusterState.of,
+    st.lists(nodes, max_size=5, unique_by=lambda node: node.name),
+    st.lists(pods, max_size=8, unique_by=lambda pod: pod.namespaced_name),
+    st.lists(services, max_size=3, unique_by=lambda service: (service.namespace, service.name)),
+)
 
 
-def decide(
-    pod: Pod, state: GenericClusterState, policy: Policy, longhorn_facts: LonghornFacts, order: list[str] | None = None
-) -> ScheduleResult:
+def decide(pod: Pod, state: GenericClusterState, policy: Policy, longhorn_facts: LonghornFacts) -> ScheduleResult:
     """Decides; of equally good nodes the first by name is chosen."""
-    return schedule(pod, order, state, policy, min, lambda _: longhorn_facts)
+    return schedule(pod, None, state, policy, min, lambda _: longhorn_facts)
 
 
 @examples(50)
@@ -135,83 +131,6 @@ def test_a_node_fits_if_it_fits_each_predicate_alone(
     for name in (*decision.feasible, *decision.failures):
         failing = {predicate for predicate, decision_alone in alone.items() if name in decision_alone.failures}
         assert {failure.predicate for failure in decision.failures.get(name, ())} == (failing - longhorn or failing)
-
-
-@examples(50)
-@given(new_pods, states, policies, facts, st.randoms(use_true_random=False))
-def test_the_order_of_nodes_does_not_matter(
-    pod: Pod, state: GenericClusterState, policy: Policy, longhorn_facts: LonghornFacts, random: Random
-) -> None:
-    """In any order they get the same results, and the same one is chosen."""
-    names = list(state.node_names)
-    random.shuffle(names)
-    decision = decide(pod, state, policy, longhorn_facts)
-    shuffled = decide(pod, state, policy, longhorn_facts, names)
-    assert (shuffled.ranking, shuffled.failures) == (decision.ranking, decision.failures)
-    assert (shuffled.best, shuffled.node) == (decision.best, decision.node)
-    assert shuffled.feasible == tuple(name for name in names if name in decision.feasible)
-
-
-@examples(50)
-@given(new_pods, st.tuples(listed_nodes, listed_pods), policies, facts, st.randoms(use_true_random=False))
-def test_the_order_of_pods_matters_to_service_affinity_only(
-    pod: Pod,
-    nodes_and_pods: tuple[list[Node], list[Pod]],
-    policy: Policy,
-    longhorn_facts: LonghornFacts,
-    random: Random,
-) -> None:
-    policy = replace(policy, predicates=tuple(entry for entry in policy.predicates if entry.rule != "serviceAffinity"))
-    service = Service("shop", "s", frozenset({("app", "x")}))
-    nodes, pods = nodes_and_pods
-    decision, shuffled = (
-        decide(pod, GenericClusterState.of(nodes, order, [service]), policy, longhorn_facts)
-        for order in (pods, random.sample(pods, len(pods)))
-    )
-    assert (shuffled.ranking, shuffled.failures, shuffled.node) == (decision.ranking, decision.failures, decision.node)
-
-
-changes: st.SearchStrategy[Callable[[GenericClusterState], GenericClusterState]] = st.one_of(
-    st.builds(lambda node: lambda state: state.with_node(node), nodes),
-    st.builds(lambda name: lambda state: state.without_node(name), st.sampled_from(NAMES)),
-    st.builds(lambda pod: lambda state: state.with_pod(pod), pods),
-    st.builds(lambda key: lambda state: state.without_pod(key), st.tuples(namespaces, st.sampled_from("klmn"))),
-    st.builds(lambda service: lambda state: state.with_service(service), services),
-    st.builds(lambda name: lambda state: state.without_service(*name), st.tuples(namespaces, st.sampled_from("st"))),
-)
-
-
-@examples(50)
-@given(states, st.lists(changes, max_size=30))
-def test_a_state_updated_change_by_change_equals_a_rebuilt_one(
-    state: GenericClusterState, history: list[Callable[[GenericClusterState], GenericClusterState]]
-) -> None:
-    """From the remaining objects, in the order in which they were delivered."""
-    for change in history:
-        state = change(state)
-    assert comparable(state) == comparable(rebuild(state))
-
-
-def rebuild(state: GenericClusterState) -> GenericClusterState:
-    pods = sorted(state.assigned_pods.values(), key=lambda entry: entry[0])
-    services = [selection.service for selections in state.services.values() for selection in selections]
-    return GenericClusterState.of([entry.node for entry in state.nodes.values()], [pod for _, pod in pods], services)
-
-
-def comparable(state: GenericClusterState) -> dict[str, Any]:
-    """Everything that a decision reads; turns by their order, because their numbers have gaps."""
-    return {
-        "nodes": {
-            name: replace(entry, pods=tuple(sorted(entry.pods, key=lambda pod: pod.namespaced_name)))
-            for name, entry in state.nodes.items()
-        },
-        "names": state.node_names,
-        "strays": {name: {pod.namespaced_name: pod for pod in stray} for name, stray in state.orphaned_pods.items()},
-        "services": {
-            namespace: [(entry.service, [entry.pods[turn] for turn in sorted(entry.pods)]) for entry in selections]
-            for namespace, selections in state.services.items()
-        },
-    }
 
 
 json_values = st.recursive(

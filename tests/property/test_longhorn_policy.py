@@ -161,7 +161,7 @@ def test_what_is_known_of_nodes_changes_no_answer(
 
 @EXAMPLES
 @given(clusters())
-def test_candidates_pass_every_rule(case: tuple[Cluster, lh.Volume]) -> None:
+def test_candidates_pass_every_rule_and_are_what_is_explained_and_chosen(case: tuple[Cluster, lh.Volume]) -> None:
     """Except the node tags on a node that is used already."""
     cluster, entry = case
     request = ReplicaRequest.for_volume(entry)
@@ -171,33 +171,14 @@ def test_candidates_pass_every_rule(case: tuple[Cluster, lh.Volume]) -> None:
         pending = uncounted_bytes(each.node, each.disk, own_replicas)
         assert disk_and_space_refusal(cluster, request, each.disk, pending) is None
         assert candidates.tier is Tier.USED_NODE or node_refusal(cluster, request, each.node) is None
-
-
-@EXAMPLES
-@given(clusters())
-def test_the_explanation_agrees_with_the_candidates(case: tuple[Cluster, lh.Volume]) -> None:
-    """Its open disks are exactly the candidates."""
-    cluster, entry = case
-    explanation = explain(cluster, ReplicaRequest.for_volume(entry), cluster.replicas_of(entry.name))
-    open_disks = {
-        each.disk.uuid
-        for each_node in explanation.nodes
-        if each_node.refusal is None
-        for each in each_node.disks
-        if each.refusal is None
-    }
-    assert open_disks == {each.disk_uuid for each in explanation.candidates.disks}
-
-
-@EXAMPLES
-@given(clusters())
-def test_choices_are_candidates(case: tuple[Cluster, lh.Volume]) -> None:
-    cluster, entry = case
-    own_replicas = cluster.replicas_of(entry.name)
-    candidates = find_candidates(cluster, ReplicaRequest.for_volume(entry), own_replicas).disks
+    explanation = explain(cluster, request, own_replicas)
+    open_nodes = [each for each in explanation.nodes if each.refusal is None]
+    uuids = {each.disk_uuid for each in candidates.disks}
+    assert uuids == {each.disk_uuid for each in explanation.candidates.disks}
+    assert uuids == {each.disk.uuid for node in open_nodes for each in node.disks if each.refusal is None}
     choices = schedule_replica(cluster, entry, replica("new", size=entry.size), own_replicas).choices
-    assert {choice.candidate.disk_uuid for choice in choices} <= {each.disk_uuid for each in candidates}
-    assert bool(choices) == bool(candidates)
+    assert {choice.candidate.disk_uuid for choice in choices} <= uuids
+    assert bool(choices) == bool(uuids)
     assert len(choices) == 1 or all(choice.reason.chance for choice in choices)
 
 

@@ -40,10 +40,12 @@ def holds(sizes: Sequence[int], free: Sequence[int], allowed: Sequence[int] | No
 
 
 @st.composite
-def problems(draw: st.DrawFn, max_volumes: int = 8, max_disks: int = 4) -> Problem:
-    """Sizes with zeros and duplicates; free bytes at random, or about those of a known packing."""
-    disks = draw(st.integers(1, max_disks))
-    sizes = tuple(draw(st.lists(st.integers(0, draw(st.sampled_from([2, 6, 20, 100]))), max_size=max_volumes)))
+def problems(draw: st.DrawFn, max_volumes: int = 8, *, positive: bool = False) -> Problem:
+    """Sizes with duplicates, and zeros unless `positive`; free bytes at random, or about those of a known packing."""
+    disks = draw(st.integers(1, 4))
+    ranges = [(1, 4), (1, 12), (5, 12), (20, 60)] if positive else [(0, 2), (0, 6), (0, 20), (0, 100)]
+    lowest, highest = draw(st.sampled_from(ranges))
+    sizes = tuple(draw(st.lists(st.integers(lowest, highest), min_size=lowest and 1, max_size=max_volumes)))
     everywhere = (1 << disks) - 1
     masks = st.lists(st.integers(1, everywhere), min_size=len(sizes), max_size=len(sizes)).map(tuple)
     allowed: tuple[int, ...] | None = draw(st.one_of(st.none(), masks))

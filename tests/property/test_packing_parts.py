@@ -2,6 +2,7 @@
 one that is right.
 """
 
+from collections.abc import Callable, Sequence
 from itertools import compress, product
 
 import pytest
@@ -15,6 +16,7 @@ from scheduler_core.packing.items import reachable_sums
 from scheduler_core.packing.patterns import PatternLimits
 from tests.examples import examples
 from tests.property.test_packing import Problem, brute_force, holds
+from tests.property.test_packing import problems as packing_problems
 
 PLENTY = PatternLimits(max_partial=10**6, max_complete=10**6)
 
@@ -25,27 +27,30 @@ def parts_of(problem: PackingProblem) -> Problem:
 
 @st.composite
 def problems(draw: st.DrawFn, max_volumes: int = 8) -> PackingProblem:
-    """Positive sizes; capacities at random, or about those of a known packing."""
-    disks = draw(st.integers(1, 4))
-    lowest, highest = draw(st.sampled_from([(1, 4), (1, 12), (5, 12), (20, 60)]))
-    sizes = draw(st.lists(st.integers(lowest, highest), min_size=1, max_size=max_volumes))
-    masks = [(1 << disks) - 1] * len(sizes)
-    if draw(st.booleans()):
-        masks = draw(st.lists(st.integers(1, (1 << disks) - 1), min_size=len(sizes), max_size=len(sizes)))
-    if draw(st.booleans()):
-        return PackingProblem(sizes, masks, draw(st.lists(st.integers(0, 60), min_size=disks, max_size=disks)))
-    capacities = [0] * disks
-    for size, mask in zip(sizes, masks, strict=True):
-        capacities[draw(st.sampled_from([disk for disk in range(disks) if mask >> disk & 1]))] += size
-    capacities = [max(0, room + draw(st.sampled_from([0, 0, 1, -1]))) for room in capacities]
-    return PackingProblem(sizes, masks, capacities)
+    sizes, free, allowed = draw(packing_problems(max_volumes, positive=True))
+    masks = allowed or ((1 << len(free)) - 1,) * len(sizes)
+    return PackingProblem(sizes, masks, [max(0, room) for room in free])
 
 
+def search_alone(problem: PackingProblem) -> Sequence[int] | None:
+    return search(problem, PLENTY, Budget(10**9))
+
+
+def pack_slowly(problem: PackingProblem) -> Sequence[int] | None:
+    return pack(problem.sizes, problem.masks, problem.capacities, Budget(10**9))
+
+
+@pytest.mark.parametrize(
+    "find",
+    [
+        pytest.param(search_alone, id="the exact search, without minimum bin slack and proofs"),
+        pytest.param(pack_slowly, id="all parts together without the fast path, though some need none of them"),
+    ],
+)
 @examples(250)
 @given(problems())
-def test_the_exact_search_alone_is_exact(problem: PackingProblem) -> None:
-    """Without minimum bin slack and proofs."""
-    assignment = search(problem, PLENTY, Budget(10**9))
+def test_a_search_is_exact(find: Callable[[PackingProblem], Sequence[int] | None], problem: PackingProblem) -> None:
+    assignment = find(problem)
 
     assert (assignment is not None) == brute_force(*parts_of(problem))
     assert assignment is None or holds(*parts_of(problem), assignment)
@@ -87,16 +92,6 @@ def test_a_dead_end_holds_only_for_the_same_remaining_disks(sizes: list[int], ca
     assert holds(*parts_of(problem), assignment)
 
 
-@examples(250)
-@given(problems())
-def test_the_search_without_the_fast_path_is_exact(problem: PackingProblem) -> None:
-    """Its proofs, minimum bin slack and exact search together, on problems that need none of them, too."""
-    assignment = pack(problem.sizes, problem.masks, problem.capacities, Budget(10**9))
-
-    assert (assignment is not None) == brute_force(*parts_of(problem))
-    assert assignment is None or holds(*parts_of(problem), assignment)
-
-
 @examples(100)
 @given(problems(max_volumes=12))
 def test_a_packing_of_minimum_bin_slack_is_one(problem: PackingProblem) -> None:
@@ -107,22 +102,18 @@ def test_a_packing_of_minimum_bin_slack_is_one(problem: PackingProblem) -> None:
 
 
 @examples(100)
-@given(st.lists(st.integers(1, 30), min_size=1, max_size=9), st.integers(0, 80))
-def test_the_fullest_subset_has_the_largest_sum_that_fits(sizes: list[int], room: int) -> None:
-    subset = fullest_subset(sizes, room, 1)
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=9), st.integers(0, 80), st.integers(1, 9))
+def test_the_fullest_subset_has_the_largest_sum_that_fits(sizes: list[int], room: int, unit: int) -> None:
+    """Rounding sizes up to a coarser unit may only leave a gap."""
     sums = {0}
     for size in sizes:
         sums |= {total + size for total in sums}
+    fullest = max(total for total in sums if total <= room)
+    exact, coarse = (fullest_subset(sizes, room, each) for each in (1, unit))
 
-    assert len(set(subset)) == len(subset)
-    assert sum(sizes[index] for index in subset) == max(total for total in sums if total <= room)
-
-
-@examples(100)
-@given(st.lists(st.integers(1, 30), min_size=1, max_size=9), st.integers(0, 80), st.integers(2, 9))
-def test_a_coarser_unit_never_overfills(sizes: list[int], room: int, unit: int) -> None:
-    """Rounding sizes up may only leave a gap."""
-    assert sum(sizes[index] for index in fullest_subset(sizes, room, unit)) <= room
+    assert len(set(exact)) == len(exact)
+    assert sum(sizes[index] for index in exact) == fullest
+    assert sum(sizes[index] for index in coarse) <= room
 
 
 @given(st.lists(st.integers(0, 9), max_size=9))

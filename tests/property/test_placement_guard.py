@@ -1,6 +1,5 @@
 """The guard of placements, compared with trying every assignment of volumes to disks, and with Longhorn's own rules."""
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +12,7 @@ from scheduler_core.guard.placement_guard import GuardOutcome
 from scheduler_core.model.longhorn import Placement
 from tests import builders as make
 from tests.examples import examples
+from tests.property.test_packing import brute_force
 from tests.worlds.placements import decide, node_with_disks, placement, state_of, waiting_volume
 
 
@@ -47,21 +47,15 @@ class World:
         free, fast = self.disks[disk]
         return size <= free and (fast or not needs_fast)
 
-    def is_full(self, placed: Mapping[int, int]) -> bool:
-        booked = Counter[int]()
-        for volume, disk in placed.items():
-            booked[disk] += self.volumes[volume][0]
-        return any(size > self.disks[disk][0] for disk, size in booked.items())
-
     def packs(self, volumes: Sequence[int], placed: Mapping[int, int]) -> bool:
-        """Whether the volumes fit together with those that are placed: every assignment is tried that overbooks no disk."""
-        if self.is_full(placed):
-            return False
-        waiting = next((volume for volume in volumes if volume not in placed), None)
-        return waiting is None or any(
-            self.is_open(waiting, disk) and self.packs(volumes, {**placed, waiting: disk})
-            for disk in range(len(self.disks))
-        )
+        """Whether the volumes fit together with those that are placed."""
+        free = [size for size, _ in self.disks]
+        for volume, disk in placed.items():
+            free[disk] -= self.volumes[volume][0]
+        waiting = [self.volumes[volume] for volume in volumes if volume not in placed]
+        fast_disks = sum(1 << disk for disk, (_, fast) in enumerate(self.disks) if fast)
+        masks = [fast_disks if needs_fast else -1 for _, needs_fast in waiting]
+        return min(free) >= 0 and brute_force([size for size, _ in waiting], free, masks)
 
     def fitting(self) -> list[int]:
         """The volumes that are not hopeless: older before younger."""
@@ -135,7 +129,7 @@ def test_every_order_and_every_choice_of_longhorns_ends_with_all_volumes_placed(
     """On status that never follows, with 0 bytes overbooked: exhaustively."""
     ends = list(_finished(world, world.state(), {}))
     assert ends
-    assert not any(world.is_full(places) for places in ends)
+    assert all(world.packs((), places) for places in ends)
 
 
 @dataclass

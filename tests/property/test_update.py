@@ -181,17 +181,6 @@ def _fresh_state(objects: Mapping[tuple[str, Key], object]) -> ClusterState:
     return ClusterState.of(build_view(_snapshot(objects), NOW, 0))
 
 
-def test_objects_added_to_an_empty_state_lead_to_the_view_and_decisions_of_a_fresh_state() -> None:
-    state = empty_state()
-    for pod in PODS:
-        _explain(state, pod)
-    state = state.update(BASE_OBJECTS, NOW)
-    fresh = _fresh_state(BASE_OBJECTS)
-    assert _contents(state.view) == _contents(fresh.view)
-    for pod in PODS:
-        assert _explain(state, pod) == _explain(fresh, pod)
-
-
 @examples(150)
 @given(
     st.lists(st.tuples(changed_objects, st.sampled_from([False, False, True]), st.booleans()), min_size=4, max_size=15)
@@ -290,14 +279,6 @@ def test_profiles_made_while_nodes_change_serve_the_later_states(monkeypatch: py
     assert _refused(_filter(names, latest)) == ["n7", "n8", "n9"]
     assert _refused(_filter(names, last)) == ["n7", "n8"]
     assert profiled in (["n8", "n9", "n9"], ["n9", "n8", "n9"]), "an older state is made from the newer one"
-
-
-def test_an_older_state_is_evaluated_as_it_was_after_a_later_one() -> None:
-    """Its request began before the change, and its profiles are made from the later ones."""
-    names, state = _numbered(50)
-    later = state.update(changes_of(make.longhorn_node("n7", 10)), NOW)
-    for current, refused in ((later, ["n7"]), (state, []), (later, ["n7"])):
-        assert _refused(_filter(names, current)) == refused
 
 
 def test_the_profile_cache_is_bounded_however_often_nodes_change() -> None:

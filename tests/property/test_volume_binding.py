@@ -16,6 +16,7 @@ from scheduler_core.volumes.volume_binding import match_volumes
 from tests import builders as make
 from tests.builders import Object, as_pod
 from tests.examples import examples
+from tests.worlds.documented_scheduling import selects
 
 NODES = {"a": {"zone": "x", "rank": "1"}, "b": {"zone": "y", "rank": "7"}, "c": {"zone": "y"}}
 CLASSES = ("longhorn", "other")
@@ -132,7 +133,7 @@ def _find_matching_volume(
         if volume["status"]["phase"] != "Available":
             continue
         selector = claim["spec"].get("selector")
-        if selector is not None and not _selects(selector, volume["metadata"]["labels"]):
+        if selector is not None and not selects(selector, volume["metadata"]["labels"]):
             continue
         if spec["storageClassName"] != claim["spec"]["storageClassName"] or not admitted:
             continue
@@ -157,27 +158,9 @@ def _node_affinity_is_valid(spec: Object, labels: Mapping[str, str]) -> bool:
         if any(entry["operator"] == "Near" or entry.get("values") == ["-1"] for entry in expressions):
             continue
         # The node object that is compared has labels only, so fields are not looked at.
-        if all(_requirement_matches(entry, labels) for entry in expressions):
+        if selects(term, labels):
             return True
     return False
-
-
-def _selects(selector: Object, labels: Mapping[str, str]) -> bool:
-    equal = all(labels.get(key) == value for key, value in selector.get("matchLabels", {}).items())
-    return equal and all(_requirement_matches(entry, labels) for entry in selector.get("matchExpressions", []))
-
-
-def _requirement_matches(entry: Object, labels: Mapping[str, str]) -> bool:
-    key = entry["key"]
-    values = entry.get("values", [])
-    return {
-        "In": lambda: key in labels and labels[key] in values,
-        "NotIn": lambda: key not in labels or labels[key] not in values,
-        "Exists": lambda: key in labels,
-        "DoesNotExist": lambda: key not in labels,
-        "Gt": lambda: key in labels and int(labels[key]) > int(values[0]),
-        "Lt": lambda: key in labels and int(labels[key]) < int(values[0]),
-    }[entry["operator"]]()
 
 
 # ---------------------------------------------------------------------------------------------------------------------

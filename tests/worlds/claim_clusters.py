@@ -22,16 +22,16 @@ def kind(size: int, engine: str, *selectors: str) -> str:
 class Claim:
     """A claim without its name. `place` is where the only replica of its bound volume is, `holder` the node of the other pod that has it."""
 
-    size: int
-    bound: bool
-    locality: str
-    disk_selector: str
-    node_selector: str
-    engine: str
-    image: str
-    clone: str
-    place: str
-    holder: str
+    size: int = 10
+    bound: bool = False
+    locality: str = "best-effort"
+    disk_selector: str = ""
+    node_selector: str = ""
+    engine: str = "v1"
+    image: str = ""
+    clone: str = ""
+    place: str = ""
+    holder: str = ""
 
     @property
     def parameters(self) -> dict[str, Any]:

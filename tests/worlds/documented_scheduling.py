@@ -4,6 +4,7 @@ each question is answered by looking at every object again.
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
@@ -207,13 +208,13 @@ def _spreads(entry: Object, pod: Object, labels: _Labels) -> bool:
     return selector is not None and selects(selector, labels) and all(labels.get(key) == own[key] for key in keys)
 
 
-def selects(selector: Object, labels: _Labels) -> bool:
+def selects(selector: Object, labels: Mapping[str, str]) -> bool:
     return all(labels.get(key) == value for key, value in selector.get("matchLabels", {}).items()) and all(
         _meets(entry, labels) for entry in selector.get("matchExpressions", [])
     )
 
 
-def _meets(entry: Object, labels: _Labels) -> bool:
+def _meets(entry: Object, labels: Mapping[str, str]) -> bool:
     value = labels.get(entry["key"])
     answer: dict[str, Any] = {
         "In": lambda: value in entry["values"],

@@ -1,7 +1,7 @@
 """Small clusters with running pods for `what-if`, and the prediction about them."""
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from app.kube.cluster_cache import as_snapshot
@@ -68,6 +68,33 @@ def running(
         attached,
         *(replica(replica_name(name, place), f"vol-{claim_name}", place, size=size) for place in places),
     ]
+
+
+def draw_cluster(
+    chance: random.Random,
+    sizes: Mapping[str, float],
+    *,
+    prefix: str = "db",
+    most_pods: int = 8,
+    volumes: Sequence[float] = (5, 10, 20, 40),
+    share: float = 0.6,
+    most_replicas: int = 2,
+    localities: Sequence[str] = ("best-effort", "disabled"),
+) -> tuple[list[Object], dict[str, list[Object]]]:
+    """Nodes of these sizes, and what `running` makes of one or more pods by name. Replicas take at most a `share` of each node."""
+    booked: dict[str, dict[str, float]] = {name: {} for name in sizes}
+    pods: dict[str, list[Object]] = {}
+    for number in range(chance.randint(1, most_pods)):
+        size = chance.choice(volumes)
+        room = [name for name in sizes if sum(booked[name].values()) + size <= sizes[name] * share]
+        if not room:
+            break
+        places = chance.sample(room, min(len(room), chance.randint(1, most_replicas)))
+        name = f"{prefix}-{number}"
+        for place in places:
+            booked[place][replica_name(name, place)] = size
+        pods[name] = running(name, places[0], size, replicas=places, locality=chance.choice(localities))
+    return [entry for name in sizes for entry in node(name, sizes[name], listed=booked[name])], pods
 
 
 def add_labels(objects: Iterable[Object], ready: bool | None = None, **labels: str) -> list[Object]:

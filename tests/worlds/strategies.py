@@ -6,7 +6,6 @@ own, a node at random, binding, Longhorn's placement on a status that lags → t
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from statistics import median_low
@@ -267,33 +266,24 @@ def compare_strategies(situation: Situation, orders: Sequence[Callable[[str], Ch
     for each strategy. An order gives the choices of `arrival`, and all other `choices`.
     """
     pods = len(situation.all_pods())
-    figures: list[StrategyFigures] = []
+    strategies: list[StrategyFigures] = []
     for name, make_strategy in STRATEGIES.items():
         runs = [
             run_strategy(situation, make_strategy(FilterOptions()), Pace(), order("arrival"), order("choices"))
             for order in orders
         ]
-        figures.append(summarize_runs(name, pods, runs))
-    return StrategyComparison(len(situation.cluster.node_names), pods, len(orders), tuple(figures))
-
-
-def summarize_runs(name: StrategyName, pods: int, runs: Sequence[StrategyRun]) -> StrategyFigures:
-    """Returns the figures of at least one run of a strategy, in which so many pods were to be placed."""
-
-    def spread(value: Callable[[StrategyRun], int]) -> Spread:
-        return Spread.of([value(run) for run in runs])
-
-    reasons: Counter[str] = Counter()
-    for run in runs:
-        reasons.update(run.reasons)
-    return StrategyFigures(
-        name=name,
-        placed=spread(lambda run: run.placed),
-        waiting=spread(lambda run: pods - run.placed),
-        stuck=spread(lambda run: len(run.end.stuck)),
-        misplaced=spread(lambda run: len(run.misplaced)),
-        overbooked=spread(lambda run: len(run.overbooked)),
-        overbooked_bytes=spread(lambda run: sum(run.overbooked.values())),
-        last_placement=spread(lambda run: run.last_placement),
-        reasons=dict(sorted(reasons.items(), key=lambda pair: (-pair[1], pair[0]))),
-    )
+        figures = StrategyFigures(
+            name=name,
+            placed=Spread.of([run.placed for run in runs]),
+            waiting=Spread.of([pods - run.placed for run in runs]),
+            stuck=Spread.of([len(run.end.stuck) for run in runs]),
+            misplaced=Spread.of([len(run.misplaced) for run in runs]),
+            overbooked=Spread.of([len(run.overbooked) for run in runs]),
+            overbooked_bytes=Spread.of([sum(run.overbooked.values()) for run in runs]),
+            last_placement=Spread.of([run.last_placement for run in runs]),
+            reasons=sort_by_count(
+                reason for run in runs for reason, count in run.reasons.items() for _ in range(count)
+            ),
+        )
+        strategies.append(figures)
+    return StrategyComparison(len(situation.cluster.node_names), pods, len(orders), tuple(strategies))
