@@ -193,5 +193,5 @@ class Growth(Struct):
             return False
         disk, space = located
         has_schedule = effective_schedule(disk, self.snapshot.disk_schedules) is not None
-        allowed = not increase or has_schedule or volume_validation.can_grow(disk, self.settings, increase)
+        allowed = not increase or has_schedule or not volume_validation.growth_refusal(disk, self.settings, increase)
         return allowed and (not increase or increase + self.by_disk[uuid] <= space.free)

@@ -48,26 +48,15 @@ from scheduler_core.volumes.resolve import PodVolume, future_volume_name
 
 
 def exclude_taken_nodes(decision: Decision, view: View, allowances: Iterable[Placement], budget: Budget) -> Decision:
-    """Returns the decision with nodes marked WAITING where the pod is not proven to fit with placements that no watch
-    has shown yet.
-
-    Args:
-        decision: about a pod, made from the view
-        view: the cluster as the watches have shown it
-        allowances: placements as they were allowed; those that the view shows do not count
-        budget: limits the searches
+    """Returns the decision with nodes marked WAITING where the pod is not proven to fit with placements that were allowed, and that
+    the view, of which the decision was made, does not show yet.
     """
     fitting = frozenset(decision.fitting_nodes)
     by_node = attrgetter("node")
-    pending = sorted(pending_allowances(allowances, view), key=by_node)
-    return exclude(
-        decision,
-        frozenset(
-            name
-            for name, on_node in groupby(pending, by_node)
-            if name in fitting and _evaluate(decision, view, list(on_node)).reason(budget) is not verdict.Reason.ROOM
-        ),
-    )
+    pending = groupby(sorted(pending_allowances(allowances, view), key=by_node), by_node)
+    evaluated = ((name, _evaluate(decision, view, list(on_node))) for name, on_node in pending if name in fitting)
+    taken = (name for name, evaluation in evaluated if evaluation.reason(budget) is not verdict.Reason.ROOM)
+    return exclude(decision, frozenset(taken))
 
 
 def _evaluate(decision: Decision, view: View, placements: list[Placement]) -> single_node.NodeEvaluation:
@@ -76,11 +65,8 @@ def _evaluate(decision: Decision, view: View, placements: list[Placement]) -> si
     placed = {placement.volume for placement in placements}
     # The competitors are those that the decision counted there.
     competitors = decision.competitors.get(name)
-    others = tuple(
-        volume
-        for volume in (competitors.volumes if competitors is not None else ())
-        if placed.isdisjoint(longhorn_names(volume, view))
-    )
+    volumes = competitors.volumes if competitors is not None else ()
+    others = tuple(volume for volume in volumes if placed.isdisjoint(longhorn_names(volume, view)))
     return with_coming_copies(view, single_node.evaluate_node(view, decision.resolution_on(name), name, others))
 
 
@@ -116,6 +102,7 @@ def longhorn_names(volume: PodVolume, view: View) -> set[str]:
 
 
 def with_coming_copies(view: View, evaluation: single_node.NodeEvaluation) -> single_node.NodeEvaluation:
+    # Longhorn copies an image to a disk after it has placed the first replica that needs it.
     return replace(evaluation, disks=tuple(_with_coming_copies(view, disk) for disk in evaluation.disks))
 
 
@@ -144,7 +131,6 @@ def _with_coming_copies(view: View, disk: fit.OpenDisk) -> fit.OpenDisk:
         if image is not None and disk.uuid not in image.disks:
             coming[image.name] = image.real_size
     if not coming:
-        # Longhorn copies an image to a disk after it has placed the first replica that needs it.
         return disk
     copies = tuple(copy for copy in disk.copies if copy[0] not in coming)
     return replace(disk, free=disk.free - sum(coming.values()), copies=copies)
@@ -299,7 +285,7 @@ class Steering:
         if self._other_nodes:
             replicas = view.replicas_of(volume.name)
             cluster = self._part_of_cluster({replica.node_id for replica in replicas})
-            allowed = find_candidates(cluster, replica_request(self._placement, volume), replicas)
+            allowed = find_candidates(cluster, ReplicaRequest.for_replica(volume, self._placement), replicas)
             names += sorted({candidate.node.name for candidate in allowed.disks} - set(names))[:_MAX_NODES]
         places: list[Placement] = []
         for name in names:
@@ -318,11 +304,8 @@ class Steering:
         def space(node: longhorn.Node) -> int:
             return max((disk.storage_maximum - disk.storage_scheduled for disk in node.disks), default=0)
 
-        roomy = nlargest(_MAX_CONSIDERED, cluster.nodes.values(), key=space)
-        nodes = {node.name: node for node in roomy} | {
-            name: cluster.nodes[name] for name in homes if name in cluster.nodes
-        }
-        return replace(cluster, nodes=nodes)
+        names = {node.name for node in nlargest(_MAX_CONSIDERED, cluster.nodes.values(), key=space)}.union(homes)
+        return replace(cluster, nodes={name: node for name, node in cluster.nodes.items() if name in names})
 
 
 def disk_with_schedule(node: str, view: View) -> str:
@@ -337,21 +320,9 @@ def legal_disks(view: View, placement: Placement, volume: longhorn.Volume) -> fr
     """
     node = view.snapshot.longhorn_nodes[placement.node]
     node = replace(node, disks=tuple(_with_true_load(view, node.name, disk) for disk in node.disks))
-    request = replica_request(placement, volume)
+    request = ReplicaRequest.for_replica(volume, placement)
     candidates = find_candidates(replace(view.cluster, nodes={node.name: node}), request, view.replicas_of(volume.name))
     return frozenset(candidate.disk_uuid for candidate in candidates.disks)
-
-
-def replica_request(placement: Placement, volume: longhorn.Volume) -> ReplicaRequest:
-    """Returns what Longhorn's scheduler is asked for a replica."""
-    return ReplicaRequest(
-        volume=volume,
-        replica_size=placement.size,
-        data_engine=placement.data_engine,
-        image=placement.image,
-        hard_node_affinity=placement.hard_node_affinity,
-        linked_clone_source=placement.linked_clone_source,
-    )
 
 
 def _with_true_load(view: View, node: str, disk: longhorn.Disk) -> longhorn.Disk:

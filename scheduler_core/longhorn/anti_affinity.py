@@ -93,9 +93,11 @@ def tiers(
     but the last, USED_NODE, only holds nodes whose tags fit.
     """
     soft = SoftAntiAffinity.of(request.volume, cluster.settings)
-    tagged = [*candidates.values()]
-    if not stages.takes_any_tags(cluster, request):
-        tagged = [node for node in tagged if stages.node_tag_refusal(cluster, request, node) is None]
+    # Most volumes go to nodes with any tags.
+    selective = request.volume.node_selector or request.volume.backing_image
+    any_tags = not selective and cluster.settings.allow_empty_node_selector_volume
+    nodes = candidates.values()
+    tagged = [node for node in nodes if any_tags or stages.node_tag_refusal(cluster, request, node) is None]
     best_effort = balances_best_effort(request.volume, cluster.settings)
     members: Mapping[Tier, Callable[[], Sequence[Node]]] = {
         Tier.UNUSED_ZONE: lambda: [node for node in tagged if node.zone not in used.zones],

@@ -11,7 +11,7 @@ when it creates the volume, whatever the pod's node. From then on their bytes ar
 (node_controller.go), and the volume only has to be attached.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from msgspec import Struct
@@ -308,38 +308,27 @@ def get_capacity(cluster: Cluster, topology: Mapping[str, str], parameters: Mapp
     Raises:
         CapacityError: a topology segment is missing or unknown, or the mode is neither node nor zone
     """
-    nodes = _nodes_of_segment(cluster, topology, parameters)
-    free = [size for node in nodes for size in _free_sizes(cluster.settings, node, parameters)]
-    return Capacity(sum(free), max(free, default=0))
-
-
-def _nodes_of_segment(
-    cluster: Cluster, topology: Mapping[str, str], parameters: Mapping[str, str]
-) -> list[longhorn.Node]:
     mode = parameters.get(MODE, "node")
-    if mode == "node":
-        name = _segment(topology, HOSTNAME)
-        if name not in cluster.nodes:
-            raise CapacityError(f"NotFound: node {name} not found")
-        return [cluster.nodes[name]]
-    if mode == "zone":
-        zone = _segment(topology, ZONE)
-        return [node for node in cluster.nodes.values() if node.zone == zone]
-    raise CapacityError(f"InvalidArgument: unexpected value \"{mode}\" for storage class parameter '{MODE}'")
-
-
-def _segment(topology: Mapping[str, str], key: str) -> str:
+    if mode not in {"node", "zone"}:
+        raise CapacityError(f"InvalidArgument: unexpected value \"{mode}\" for storage class parameter '{MODE}'")
+    key = HOSTNAME if mode == "node" else ZONE
     if key not in topology:
         raise CapacityError(f'InvalidArgument: missing "{key}" topology segment')
-    return topology[key]
-
-
-def _free_sizes(settings: Settings, node: longhorn.Node, parameters: Mapping[str, str]) -> Iterable[int]:
+    place = topology[key]
+    if mode == "node" and place not in cluster.nodes:
+        raise CapacityError(f"NotFound: node {place} not found")
+    settings = cluster.settings
     selector = _selector(parameters.get("nodeSelector", ""))
-    usable = node.ready and node.schedulable and node.allow_scheduling and not node.eviction_requested
-    if not usable or not refusal_rules.selectors_match(node.tags, selector, settings.allow_empty_node_selector_volume):
-        return []
-    return [free_size(disk, settings) for disk in node.disks if _is_usable(disk, settings, parameters)]
+    free = [
+        free_size(disk, settings)
+        for node in cluster.nodes.values()
+        if place == (node.name if mode == "node" else node.zone)
+        and (node.ready and node.schedulable and node.allow_scheduling and not node.eviction_requested)
+        and refusal_rules.selectors_match(node.tags, selector, settings.allow_empty_node_selector_volume)
+        for disk in node.disks
+        if _is_usable(disk, settings, parameters)
+    ]
+    return Capacity(sum(free), max(free, default=0))
 
 
 def _is_usable(disk: longhorn.Disk, settings: Settings, parameters: Mapping[str, str]) -> bool:

@@ -19,7 +19,7 @@ from scheduler_core.longhorn.refusal_rules import (
     setting_refusal,
 )
 from scheduler_core.longhorn.replica_request import ReplicaRequest, is_v2, source_missing, sources
-from scheduler_core.longhorn.settings import MANAGERS_FOLLOW_NODE_SELECTOR, TERMINATING_V2_MANAGER_NOT_READY, Settings
+from scheduler_core.longhorn.settings import MANAGERS_FOLLOW_NODE_SELECTOR, TERMINATING_V2_MANAGER_NOT_READY
 from scheduler_core.longhorn.space import disk_space, pressure_detail, space_detail, space_refusal
 from scheduler_core.model import kube, longhorn, quantity
 from scheduler_core.values import replace
@@ -223,13 +223,6 @@ def candidate_refusal(cluster: Cluster, request: ReplicaRequest, node: longhorn.
     )
 
 
-def takes_any_tags(cluster: Cluster, request: ReplicaRequest) -> bool:
-    """Whether `node_tag_refusal` refuses no node."""
-    volume = request.volume
-    unselective = not volume.node_selector and not volume.backing_image
-    return volume.data_layout is not None or (unselective and cluster.settings.allow_empty_node_selector_volume)
-
-
 def node_tag_refusal(cluster: Cluster, request: ReplicaRequest, node: longhorn.Node) -> Refusal | None:
     """Why the tags keep a node out of the tiers (getDiskCandidates). The volume's node selector decides first, then the
     backing image's. Longhorn reports nothing about either. Shards go to nodes with any tags (ScheduleShard).
@@ -263,7 +256,6 @@ def _tag_refusal(
 DISK_PRESSURE: Final = "DiskPressure"
 EXT_LIMIT: Final = 16 * 1024**4
 XFS_LIMIT: Final = 2**63 - 1
-_TAG_SETTING: Final = ("allow-empty-disk-selector-volume",)
 _SPACE_SETTINGS: Final = ("storage-over-provisioning-percentage", "storage-minimal-available-percentage")
 
 
@@ -299,42 +291,35 @@ def prefilter_refusal(cluster: Cluster, request: ReplicaRequest, disk: longhorn.
     if not disk.allow_scheduling:
         return Refusal(Rule.DISK_SCHEDULING_DISABLED, f"disk {disk.name} has allowScheduling false")
     if not disk.schedulable:
-        return _not_schedulable(disk, cluster.settings)
+        entry = kube.condition(disk.conditions, "Schedulable")
+        text = f"disk {disk.name} has condition Schedulable={entry.status}" + (entry.reason and f" ({entry.reason})")
+        if entry.reason == DISK_PRESSURE:
+            return Refusal(Rule.DISK_PRESSURE, f"{text}: {pressure_detail(disk, cluster.settings)}")
+        return Refusal(Rule.DISK_NOT_SCHEDULABLE, text)
     if request.linked_clone and disk.uuid not in sources(cluster, request).disks:
         return Refusal(Rule.LINKED_CLONE_DISK, f"disk {disk.name} has no healthy replica of the cloned volume")
     return None
-
-
-def _not_schedulable(disk: longhorn.Disk, settings: Settings) -> Refusal:
-    entry = kube.condition(disk.conditions, "Schedulable")
-    text = f"disk {disk.name} has condition Schedulable={entry.status}" + (entry.reason and f" ({entry.reason})")
-    if entry.reason == DISK_PRESSURE:
-        return Refusal(Rule.DISK_PRESSURE, f"{text}: {pressure_detail(disk, settings)}")
-    return Refusal(Rule.DISK_NOT_SCHEDULABLE, text)
 
 
 def eligibility_refusal(cluster: Cluster, request: ReplicaRequest, disk: longhorn.Disk) -> Refusal | None:
     """Why filterNodeDisksForReplica (IsDiskEligibleForVolume) refuses a disk. Space is checked later, by
     `space_stage_refusal`.
     """
+    # The volume's disk selector decides first, then the backing image's.
+    rules = (Rule.DISK_TAGS, Rule.BACKING_IMAGE_DISK_TAGS)
+    refusal = setting_refusal(cluster.settings, ("allow-empty-disk-selector-volume",))
+    # v2 volumes need block disks, all others file systems, as the disk's spec says.
+    kind = longhorn.BLOCK if is_v2(request.volume.data_engine) else longhorn.FILESYSTEM
+    if refusal is None and disk.spec_type != kind:
+        return Refusal(Rule.DISK_TYPE, f"disk {disk.name} is of type {disk.spec_type!r}, the volume needs {kind}")
     return (
-        setting_refusal(cluster.settings, _TAG_SETTING)
-        or type_refusal(request, disk)
-        or size_refusal(request, disk)
-        or disk_tag_refusal(cluster, request, disk)
+        refusal
+        or _size_refusal(request, disk)
+        or _tag_refusal(cluster, request, disk, rules, cluster.settings.allow_empty_disk_selector_volume)
     )
 
 
-def type_refusal(request: ReplicaRequest, disk: longhorn.Disk) -> Refusal | None:
-    """Why the type of a disk, as its spec says, does not suit the volume."""
-    # v2 volumes need block disks, all others file systems.
-    required_type = longhorn.BLOCK if is_v2(request.volume.data_engine) else longhorn.FILESYSTEM
-    if disk.spec_type == required_type:
-        return None
-    return Refusal(Rule.DISK_TYPE, f"disk {disk.name} is of type {disk.spec_type!r}, the volume needs {required_type}")
-
-
-def size_refusal(request: ReplicaRequest, disk: longhorn.Disk) -> Refusal | None:
+def _size_refusal(request: ReplicaRequest, disk: longhorn.Disk) -> Refusal | None:
     """Why the volume is too large for a file system (datastore: IsSupportedVolumeSize). v2 has no limit."""
     limit = file_size_limit(disk.filesystem_type)
     if is_v2(request.volume.data_engine) or limit is None or request.volume.size < limit:
@@ -349,12 +334,6 @@ def file_size_limit(filesystem: str) -> int | None:
     if filesystem.startswith("ext"):
         return EXT_LIMIT
     return XFS_LIMIT if filesystem == "xfs" else None
-
-
-def disk_tag_refusal(cluster: Cluster, request: ReplicaRequest, disk: longhorn.Disk) -> Refusal | None:
-    """Why the tags of a disk keep the volume off. The volume's disk selector decides first, then the backing image's."""
-    rules = (Rule.DISK_TAGS, Rule.BACKING_IMAGE_DISK_TAGS)
-    return _tag_refusal(cluster, request, disk, rules, cluster.settings.allow_empty_disk_selector_volume)
 
 
 def space_stage_refusal(

@@ -165,7 +165,7 @@ def _one_of(*choices: str) -> Callable[[str], str]:
     return lambda text: "" if text in choices else f"is not one of {', '.join(choices)}"
 
 
-def _parsed_by(parse: Callable[[str], int]) -> Callable[[str], str]:
+def _parsed_by(parse: Callable[[str], object]) -> Callable[[str], str]:
     def error(text: str) -> str:
         try:
             parse(text)
@@ -183,11 +183,11 @@ def _parse_size(text: str) -> int:
         raise ValueError("a quantity") from error
 
 
-def _replica_count_text_error(text: str) -> str:
-    error = _parsed_by(parse_int)(text)
-    if not error and not 0 <= int(text) <= MAX_REPLICAS:
-        return f"is not between 1 and {MAX_REPLICAS}"
-    return error
+def _parse_replica_count(text: str) -> int:
+    count = parse_int(text)
+    if not 0 <= count <= MAX_REPLICAS:
+        raise ValueError(f"between 1 and {MAX_REPLICAS}")
+    return count
 
 
 def _selector_error(text: str) -> str:
@@ -200,12 +200,11 @@ class _RecurringJob(msgspec.Struct):
     isGroup: bool | None = None  # noqa: N815 # as in JSON
 
 
-def _job_selector_error(text: str) -> str:
+def _parse_jobs(text: str) -> object:
     try:
-        msgspec.json.decode(text, type=list[_RecurringJob | None] | None)
-    except (msgspec.DecodeError, RecursionError):
-        return "is not a JSON list of jobs with name and isGroup"
-    return ""
+        return msgspec.json.decode(text, type=list[_RecurringJob | None] | None)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ValueError("a JSON list of jobs with name and isGroup") from error
 
 
 _boolean: Final = _parsed_by(parse_bool)
@@ -221,14 +220,14 @@ _PARAMETER_RULES: Final[Mapping[str, Callable[[str], str]]] = {
     "encrypted": _boolean,
     "ublkNumberOfQueue": _number,
     "ublkQueueDepth": _number,
-    "numberOfReplicas": _replica_count_text_error,
+    "numberOfReplicas": _parsed_by(_parse_replica_count),
     "replicaAutoBalance": _one_of(*AUTO_BALANCE_MODES),
     "dataLocality": _one_of(*LOCALITIES),
     "disableRevisionCounter": _boolean,
     "unmapMarkSnapChainRemoved": _override,
     "freezeFilesystemForSnapshot": _override,
     "backupBlockSize": _parsed_by(_parse_size),  # util.ConvertSize
-    "recurringJobSelector": _job_selector_error,
+    "recurringJobSelector": _parsed_by(_parse_jobs),
     "replicaSoftAntiAffinity": _override,
     "replicaZoneSoftAntiAffinity": _override,
     "replicaDiskSoftAntiAffinity": _override,
@@ -319,33 +318,24 @@ def check_expansion(
         disk = disks.get(uuid)
         if disk is None:
             refused.add(ExpansionResult(ScheduleError.DISK_NOT_FOUND, uuid))
-        elif detail := _growth_refusal(disk, cluster.settings, (new_size - volume.size) * count):
+        elif detail := growth_refusal(disk, cluster.settings, (new_size - volume.size) * count):
             refused.add(ExpansionResult(ScheduleError.INSUFFICIENT_STORAGE, uuid, detail))
     return frozenset(refused or {ALLOWED})
 
 
-def can_grow(disk: longhorn.Disk, settings: Settings, increase: int) -> bool:
-    return not _growth_refusal(disk, settings, increase)
-
-
-def _growth_refusal(disk: longhorn.Disk, settings: Settings, increase: int) -> str:
+def growth_refusal(disk: longhorn.Disk, settings: Settings, increase: int) -> str:
+    """Why a disk cannot hold so many bytes more, "" if it can."""
     left = space.disk_space(disk, settings)
-    physical = _physical_refusal(disk, settings, increase) if increase > 0 and left.open else ""
+    if increase > 0 and left.open:
+        # The whole increase must fit once it is written (ValidateDiskAvailableForExpansion). The reserve counts as free here.
+        used = disk.storage_maximum - disk.storage_available - disk.storage_reserved + increase
+        unused = disk.storage_maximum - used
+        if unused < space.minimal_available(disk, settings):
+            need = f"{quantity.format_bytes(unused)} free once the growth is written must be at least"
+            return f"disk {disk.name}: {need} {space.minimal_available_text(disk, settings)}"
+        if used > space.scheduling_limit(disk, settings):
+            need = f"{quantity.format_bytes(used)} used once the growth is written must be at most"
+            return f"disk {disk.name}: {need} {space.scheduling_limit_text(disk, settings)}"
     rule = space.space_refusal(increase, 0, left)
-    if physical or rule is None:
-        return physical
-    return space.space_detail(rule, disk, settings, left, longhorn.Volume(name="", size=increase))
-
-
-def _physical_refusal(disk: longhorn.Disk, settings: Settings, increase: int) -> str:
-    """Why a disk could not hold the whole increase, written (ValidateDiskAvailableForExpansion), "" if it could."""
-    # The reserve counts as free here.
-    used = disk.storage_maximum - disk.storage_available - disk.storage_reserved + increase
-    unused = disk.storage_maximum - used
-    if unused < space.minimal_available(disk, settings):
-        least = space.minimal_available_text(disk, settings)
-        return f"disk {disk.name}: {quantity.format_bytes(unused)} free once the growth is written must be at least {least}"
-    if used > space.scheduling_limit(disk, settings):
-        most = space.scheduling_limit_text(disk, settings)
-        return f"disk {disk.name}: {quantity.format_bytes(used)} used once the growth is written must be at most {most}"
-    return ""
+    volume = longhorn.Volume(name="", size=increase)
+    return "" if rule is None else space.space_detail(rule, disk, settings, left, volume)
