@@ -115,6 +115,11 @@ def disk_schedule(wire: DiskSchedule) -> model.DiskSchedule:
     owned_by_longhorn = is_owned_by_longhorn(wire.metadata, status_conditions)
     requests = {kind: _requests(spec, kind, faults) for kind in RequestKind}
     allocations = {kind: _allocations(status, kind, faults) for kind in RequestKind}
+    written = status.get("storageScheduled")
+    storage_scheduled = read_size(written)
+    if storage_scheduled is None and written is not None:
+        # Without a fault it would pass for 0, and stay as it is on a disk where nothing is held.
+        faults.append(Fault("status.storageScheduled", f"is {excerpt(written)}, not a size in bytes", in_status=True))
     return model.DiskSchedule(
         name=wire.metadata.name,
         spec=model.DiskScheduleSpec(
@@ -126,7 +131,7 @@ def disk_schedule(wire: DiskSchedule) -> model.DiskSchedule:
         status=model.DiskScheduleStatus(
             replicas=allocations[RequestKind.REPLICA],
             backing_images=allocations[RequestKind.BACKING_IMAGE],
-            storage_scheduled=_storage_sum(status, faults),
+            storage_scheduled=storage_scheduled or 0,
             storage_available=read_integer(status.get("storageAvailable")),
             conditions=status_conditions,
         ),
@@ -183,16 +188,6 @@ def _allocations(status: Mapping[str, Any], kind: RequestKind, faults: list[Faul
         else:
             allocations[name] = Allocation(state, size)
     return allocations
-
-
-def _storage_sum(status: Mapping[str, Any], faults: list[Fault]) -> int:
-    """The sum `storageScheduled` as it is written, 0 if it is no size."""
-    value = status.get("storageScheduled")
-    size = read_size(value)
-    if size is None and value is not None:
-        # Without a fault it would pass for 0, and stay as it is on a disk where nothing is held.
-        faults.append(Fault("status.storageScheduled", f"is {excerpt(value)}, not a size in bytes", in_status=True))
-    return size or 0
 
 
 def _conditions(status: Mapping[str, Any], faults: list[Fault]) -> tuple[kube.Condition, ...]:
@@ -315,19 +310,14 @@ def with_status(raw: bytes, status: model.DiskScheduleStatus) -> Json:
         }
         for kind, field in _FIELDS.items()
     }
-    limit = {} if status.storage_available is None else {"storageAvailable": status.storage_available}
-    computed = {
-        "storageScheduled": status.storage_scheduled,
-        "storageSummary": _summary(status),
-        "conditions": _condition_list(before, status.conditions),
-    }
-    return {**body, "status": {**before, **allocations, **limit, **computed}}
-
-
-def _summary(status: model.DiskScheduleStatus) -> Json:
-    """The sums in Gi, for the columns of kubectl, which cannot calculate."""
-    available = {} if status.storage_available is None else {"available": _gibibytes(status.storage_available)}
-    return {"scheduled": _gibibytes(status.storage_scheduled), **available}
+    # The sums in Gi, for the columns of kubectl, which cannot calculate.
+    summary = {"scheduled": _gibibytes(status.storage_scheduled)}
+    computed: Json = {"storageScheduled": status.storage_scheduled, "storageSummary": summary}
+    if status.storage_available is not None:
+        computed["storageAvailable"] = status.storage_available
+        summary["available"] = _gibibytes(status.storage_available)
+    conditions = _condition_list(before, status.conditions)
+    return {**body, "status": {**before, **allocations, **computed, "conditions": conditions}}
 
 
 def _gibibytes(size: int) -> str:

@@ -96,12 +96,7 @@ _VOLUMES: Final = "volumes.longhorn.io"
 
 def replica_move_commands(volume: Volume, replica: str, namespace: str, *, auto_balanced: bool) -> tuple[Command, ...]:
     """Returns the commands that move a replica of a volume: they make one more replica, and then delete the old one.
-
-    Args:
-        volume: the volume as it is now; its fields are set back to these values
-        replica: the name of the replica to delete
-        namespace: Longhorn's
-        auto_balanced: whether replica-auto-balance is in force for the volume
+    The volume's fields are set back to what they are now. `auto_balanced`: whether replica-auto-balance is in force for it.
     """
     meanwhile: dict[str, Any] = {}
     afterwards: dict[str, Any] = {}

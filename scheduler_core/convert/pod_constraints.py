@@ -246,7 +246,8 @@ def pod_requests(
     _raise(total, startup)
     if resources is not None:
         requests = _milli(resources.requests, "spec.resources.requests")
-        total |= {name: value for name, value in requests.items() if _is_pod_level(name)}
+        # These a pod may request as a whole (IsSupportedPodLevelResource).
+        total |= {name: value for name, value in requests.items() if name in _CLASSIC or name.startswith("hugepages-")}
     _add(total, _milli(overhead, "spec.overhead"))
     total.pop(constraints.EXTENDER_RESOURCE, None)
     return frozenset((name, value if name == CPU else -(-value // MILLI)) for name, value in total.items())
@@ -290,11 +291,6 @@ def _nonzero(amounts: WireAmounts | None) -> list[str]:
         for name, value in (amounts or {}).items()
         if str(value) not in ("", "0") and name != constraints.EXTENDER_RESOURCE
     ]
-
-
-def _is_pod_level(name: str) -> bool:
-    """Whether a pod may request the resource as a whole (IsSupportedPodLevelResource)."""
-    return name in _CLASSIC or name.startswith("hugepages-")
 
 
 def _container_milli(container: WireContainer, path: str) -> dict[str, int]:

@@ -32,7 +32,7 @@ that goes unnoticed would break the promise.
 
 from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
-from functools import cache, cached_property, partial
+from functools import cache, partial
 from typing import Final
 
 from msgspec import Struct
@@ -101,15 +101,9 @@ class Search(Struct, frozen=True):
 def guard_placement(
     placement: Placement, state: ClusterState, ledger: Ledger, allowances: Iterable[Placement], search: Search
 ) -> GuardDecision:
-    """Decides about one placement.
-
-    Args:
-        placement: what Longhorn asks the API server to write
-        state: the cluster as the watches have shown it
-        ledger: the current offers
-        allowances: placements as they were allowed before; those that a watch has shown since count once, and an earlier one of the same
-            replica does not count, because this placement replaces it
-        search: how far to look
+    """Decides about a placement that Longhorn asks the API server to write. `allowances` are placements as they were allowed before.
+    Those that a watch has shown since count once, and an earlier one of the same replica does not count, because this placement
+    replaces it.
     """
     problem = _disk_problem(placement, state.view)
     if problem:
@@ -227,21 +221,16 @@ class _Guard:
         if reason_by_half(on_longhorns_disk, self._budget) is verdict.Reason.ROOM:
             detail = f"{everything} fits with volume {self._placement.volume} on disk {disk.name}"
             return GuardDecision(GuardOutcome.LEFT, self._placement, detail=detail)
-        elsewhere = on(self._legal - {disk.uuid})
+        elsewhere = on(legal_disks(self._view, self._placement, self._volume.volume) - {disk.uuid})
         if elsewhere is None:
             return None
         disks = plan(elsewhere.required, elsewhere.profile, self._budget, elsewhere.allowed)
         if disks is None:
             return None
-        uuid = evaluation.disks[disks[index]].uuid
-        other = self._disk(uuid)
+        other = self._disk(evaluation.disks[disks[index]].uuid)
         changed = replace(self._placement, disk=other.uuid, disk_path=other.path)
         fit = f"is proven to fit with volume {self._placement.volume} on disk {other.name}, not on disk {disk.name}"
         return GuardDecision(GuardOutcome.CHANGED, changed, detail=f"{everything} {fit}")
-
-    @cached_property
-    def _legal(self) -> frozenset[str]:
-        return legal_disks(self._view, self._placement, self._volume.volume)
 
     def _no_plan(self, detail: str) -> GuardDecision:
         return GuardDecision(GuardOutcome.NO_PLAN, self._placement, detail=detail)
@@ -287,11 +276,7 @@ _NEXT_STATE = {
 
 def observe_placement(before: Replica | None, after: Replica) -> Observation | None:
     """Compares a replica that a watch has shown with what was answered; returns None if this is no placement that the
-    guard must have been asked about.
-
-    Args:
-        before: the replica as the watch had shown it last, None if it had not
-        after: the replica as the watch shows it now
+    guard must have been asked about. `before` is what the watch had shown last, None if it had not.
     """
     if not after.disk_id or (before is not None and before.disk_id):
         return None

@@ -271,9 +271,6 @@ CAPACITY_TRACKING: Final = "csi-storage-capacity-tracking"
 _CHARTS_CLASS: Final = "longhorn"
 # Longhorn names it in the claims that it creates for volumes that exist.
 _STATIC_CLASS: Final = "default-longhorn-static-storage-class"
-_FULL: Final = 100
-_OVER_PROVISIONING: Final = "storage-over-provisioning-percentage"
-_MINIMAL_AVAILABLE: Final = "storage-minimal-available-percentage"
 
 
 def check_settings(settings: Mapping[str, str]) -> Findings:
@@ -283,12 +280,12 @@ def check_settings(settings: Mapping[str, str]) -> Findings:
         what = f"cannot be read, so Longhorn places nothing: {fault}"
         yield _setting_finding(name, Severity.ERROR, what, "VALUE")
     percentage = known.storage_over_provisioning_percentage
-    if percentage > _FULL:
+    if percentage > 100:
         what = f"is {percentage}: more than a disk holds is promised, so that volumes may fill it"
-        yield _setting_finding(_OVER_PROVISIONING, Severity.WARNING, what, str(_FULL))
+        yield _setting_finding("storage-over-provisioning-percentage", Severity.WARNING, what, "100")
     if known.storage_minimal_available_percentage <= 0:
         what = "is 0: volumes are placed on disks without available space"
-        yield _setting_finding(_MINIMAL_AVAILABLE, Severity.WARNING, what, "25")
+        yield _setting_finding("storage-minimal-available-percentage", Severity.WARNING, what, "25")
 
 
 def check_capacity_tracking(

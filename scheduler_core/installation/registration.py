@@ -109,7 +109,7 @@ def configuration(registration: Registration) -> dict[str, Any]:
         "leaderElection": {"leaderElect": True, **election},
         **profiles,
         "percentageOfNodesToScore": 100,
-        "extenders": _extenders(registration, every_pod=is_second or registration.pods is SentPods.ALL),
+        "extenders": _extenders(registration),
     }
 
 
@@ -119,7 +119,13 @@ def printed_configuration(registration: Registration) -> dict[str, Any]:
     return {"cluster": {"scheduler": {"config": config}}} if registration.platform is Platform.TALOS else config
 
 
-def _extenders(registration: Registration, *, every_pod: bool) -> list[dict[str, Any]]:
+def _extenders(registration: Registration) -> list[dict[str, Any]]:
+    tls: dict[str, Any] = {}
+    if registration.tls:
+        folder = client_folder(registration.platform)
+        files = {"caFile": f"{folder}/ca.crt", "certFile": f"{folder}/tls.crt", "keyFile": f"{folder}/tls.key"}
+        # The name in the certificate, also where the address is called.
+        tls = {"tlsConfig": {"serverName": f"{PROGRAM}.{registration.namespace}.svc", **files}}
     managed = {"managedResources": [{"name": constraints.EXTENDER_RESOURCE, "ignoredByScheduler": True}]}
     scores = {"prioritizeVerb": "prioritize", "weight": 1} if registration.scores else {}
     extender = {
@@ -128,24 +134,15 @@ def _extenders(registration: Registration, *, every_pod: bool) -> list[dict[str,
         **scores,
         "preemptVerb": "preempt",
         "enableHTTPS": registration.tls,
-        **_tls_config(registration),
+        **tls,
         "nodeCacheCapable": True,
         "ignorable": False,
         "httpTimeout": "3s",
     }
-    if not every_pod:
+    if registration.platform is not Platform.SECOND_SCHEDULER and registration.pods is SentPods.REQUESTING:
         return [{**extender, **managed}]
     # An entry without verbs is never called. It lets pods be scheduled that request the resource.
     return [extender, {"urlPrefix": registration.url_prefix, "nodeCacheCapable": True, **managed}]
-
-
-def _tls_config(registration: Registration) -> dict[str, Any]:
-    if not registration.tls:
-        return {}
-    folder = client_folder(registration.platform)
-    files = {"caFile": f"{folder}/ca.crt", "certFile": f"{folder}/tls.crt", "keyFile": f"{folder}/tls.key"}
-    # The name in the certificate, also where the address is called.
-    return {"tlsConfig": {"serverName": f"{PROGRAM}.{registration.namespace}.svc", **files}}
 
 
 def certificate_steps(registration: Registration) -> tuple[str, ...]:

@@ -108,10 +108,6 @@ class LeaseRecord(Struct, frozen=True):
     def released(self) -> bool:
         return not self.holder and self.duration == RELEASED_SECONDS
 
-    def has_same_content_as(self, other: "LeaseRecord") -> bool:
-        """Whether the records are equal apart from the version: written by the same write."""
-        return replace(self, resource_version=other.resource_version) == other
-
 
 class ReadLease(Struct, frozen=True):
     """Get the Lease. Report `LeaseRead`, `LeaseAbsent` or `CallFailed`."""
@@ -269,7 +265,19 @@ def step(state: Candidate, event: Event) -> Candidate:
             pause = _backoff(state, jitter)
             return replace(state, current=False, attempts=attempts, failures=state.failures + 1, act_at=at + pause)
         case ShouldCompete(compete, at):
-            return _apply_compete(state, at, compete=compete)
+            if compete == state.competing:
+                return state
+            if compete:
+                return replace(state, competing=True, current=False, act_at=at)
+            # A lost answer may have been a success, and then there is a Lease to release.
+            may_hold = state.held or bool(state.attempts)
+            return replace(
+                state,
+                competing=False,
+                leading_until=_LONG_AGO,
+                current=state.current and state.held,
+                act_at=at if may_hold else NEVER,
+            )
 
 
 def _apply_read(state: Candidate, event: LeaseRead) -> Candidate:
@@ -296,8 +304,10 @@ def _apply_read(state: Candidate, event: LeaseRead) -> Candidate:
 def _is_own(state: Candidate, record: LeaseRecord, at: float, *, unchanged: bool) -> bool:
     if unchanged and state.held:
         return True
+    # Records that are equal apart from the version are of the same write.
     if any(
-        attempt.record.has_same_content_as(record) and at < attempt.sent + state.timing.renew_deadline
+        replace(attempt.record, resource_version=record.resource_version) == record
+        and at < attempt.sent + state.timing.renew_deadline
         for attempt in state.attempts
     ):
         return True
@@ -307,8 +317,11 @@ def _is_own(state: Candidate, record: LeaseRecord, at: float, *, unchanged: bool
 def _apply_replace(state: Candidate, event: LeaseReplaced) -> Candidate:
     record = event.record
     at = event.at
-    predecessors_deadline = _predecessors_deadline(state)
     before = state.observed_record
+    # After its release a leader answered nothing.
+    predecessors_deadline = state.leading_until
+    if before is not None and not before.released:
+        predecessors_deadline = max(state.leading_until, state.observed_time + state.timing.renew_deadline)
     state = replace(
         state, observed_record=record, observed_time=at, held=bool(record.holder), current=True, attempts=(), failures=0
     )
@@ -326,28 +339,6 @@ def _apply_replace(state: Candidate, event: LeaseReplaced) -> Candidate:
         answered_until=predecessors_deadline if won else state.answered_until,
         predecessor=before if won else state.predecessor,
         act_at=max(at, event.sent + state.timing.retry_period),
-    )
-
-
-def _predecessors_deadline(state: Candidate) -> float:
-    if state.observed_record is None or state.observed_record.released:
-        return state.leading_until  # after its release a leader answered nothing
-    return max(state.leading_until, state.observed_time + state.timing.renew_deadline)
-
-
-def _apply_compete(state: Candidate, at: float, *, compete: bool) -> Candidate:
-    if compete == state.competing:
-        return state
-    if compete:
-        return replace(state, competing=True, current=False, act_at=at)
-    # A lost answer may have been a success, and then there is a Lease to release.
-    may_hold = state.held or bool(state.attempts)
-    return replace(
-        state,
-        competing=False,
-        leading_until=_LONG_AGO,
-        current=state.current and state.held,
-        act_at=at if may_hold else NEVER,
     )
 
 
