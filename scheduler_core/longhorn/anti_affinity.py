@@ -23,15 +23,8 @@ class SoftAntiAffinity(Struct, frozen=True):
     @classmethod
     def of(cls, volume: Volume, settings: Settings) -> "SoftAntiAffinity":
         """What counts for a volume: its fields over the settings."""
-        return cls(
-            node=effective_soft_anti_affinity(volume.replica_soft_anti_affinity, settings.replica_soft_anti_affinity),
-            zone=effective_soft_anti_affinity(
-                volume.replica_zone_soft_anti_affinity, settings.replica_zone_soft_anti_affinity
-            ),
-            disk=effective_soft_anti_affinity(
-                volume.replica_disk_soft_anti_affinity, settings.replica_disk_soft_anti_affinity
-            ),
-        )
+        names = ("replica_soft_anti_affinity", "replica_zone_soft_anti_affinity", "replica_disk_soft_anti_affinity")
+        return cls(*(effective_soft_anti_affinity(getattr(volume, name), getattr(settings, name)) for name in names))
 
 
 class Occupancy(Struct, frozen=True):
@@ -46,9 +39,7 @@ class Occupancy(Struct, frozen=True):
 def occupancy(
     replicas: Iterable[Replica], candidates: Mapping[str, Node], *, ignore_failed: bool, replenishing: bool
 ) -> Occupancy:
-    """The nodes and zones that replicas use (getCurrentNodesAndZones). Replicas count only on node candidates, so a
-    cordoned node frees its zone.
-    """
+    """The places that replicas on node candidates use (getCurrentNodesAndZones): a cordoned node frees its zone."""
     counting = [
         replica
         for replica in replicas

@@ -17,7 +17,7 @@ from typing import Final
 from msgspec import Struct
 
 from scheduler_core.errors import CoreError, ResolutionError
-from scheduler_core.longhorn import refusal_rules, space, volume_validation
+from scheduler_core.longhorn import node_status, refusal_rules, space, volume_validation
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.settings import AUTO_BALANCE_DISABLED, Settings, Version, parse_bool, parse_int
 from scheduler_core.model import kube, longhorn, quantity
@@ -33,8 +33,6 @@ DEFAULT_STRIP_SIZE: Final = "64"
 SHARDED_VOLUMES: Final[Version] = (1, 12, 1)
 EXCLUSIVE_ACCESS_MODE: Final = "ReadWriteOncePod"
 SHARED_ACCESS_MODES: Final = frozenset({"ReadWriteMany", "ReadOnlyMany"})
-_CREATED_IMAGES: Final = ("download", "export-from-volume")
-_FILE_SYSTEM_PARAMETERS: Final = ("csi.storage.k8s.io/fstype", "fsType")
 ANYWHERE: Final = longhorn.TopologyTerm()
 """The domain of a node without a zone and a region, or of a node that is not known."""
 # The first release whose CSI driver reads the parameter.
@@ -45,8 +43,7 @@ class Provisioning(Struct, frozen=True):
     """What a new volume depends on besides its claim and its class."""
 
     settings: Settings  # Longhorn's settings
-    # The existing backing images by name.
-    images: Mapping[str, longhorn.BackingImage] = {}
+    images: Mapping[str, longhorn.BackingImage] = {}  # the existing backing images by name
     backups: Mapping[str, longhorn.Backup] = {}  # the backups by name
     # Zone and region of the node that the pod runs on, both empty if it has none or is not known.
     domain: longhorn.TopologyTerm = ANYWHERE
@@ -64,7 +61,7 @@ def _round_up(size: int, step: int = SIZE_STEP) -> int:
 
 def file_system(parameters: Mapping[str, str]) -> str:
     """The file system a StorageClass asks for. "" if it leaves the choice to the driver (ext4)."""
-    return next((parameters[key] for key in _FILE_SYSTEM_PARAMETERS if parameters.get(key)), "")
+    return parameters.get("csi.storage.k8s.io/fstype") or parameters.get("fsType", "")
 
 
 def volume_for_claim(
@@ -153,7 +150,7 @@ def _with_topology(volume: longhorn.Volume, parameters: Mapping[str, str], known
         return volume
     term = (
         domain
-        if volume_validation.REGION_KEY in known.settings.csi_allowed_topology_keys
+        if node_status.REGION_LABEL in known.settings.csi_allowed_topology_keys
         else longhorn.TopologyTerm(domain.zone)
     )
     # Within a zone there is no hard anti-affinity of zones (mutator.go: Create).
@@ -178,7 +175,7 @@ def _with_image(
         error = volume_validation.backing_image_error(volume, image, parameters.get("backingImageDataSourceType", ""))
         if error:
             raise ResolutionError(f"{subject}: {error}")
-    elif parameters.get("backingImageDataSourceType") in _CREATED_IMAGES:
+    elif parameters.get("backingImageDataSourceType") in ("download", "export-from-volume"):
         return replace(
             volume,
             backing_image="",
@@ -286,7 +283,6 @@ def _metadata_bytes_of_device(size: int) -> int:
 
 
 HOSTNAME: Final = "kubernetes.io/hostname"
-ZONE: Final = "topology.kubernetes.io/zone"
 MODE: Final = "storageCapacityMode"
 _DISK_TYPE_BY_ENGINE: Final = {longhorn.V1: longhorn.FILESYSTEM, longhorn.V2: longhorn.BLOCK}
 
@@ -311,7 +307,7 @@ def get_capacity(cluster: Cluster, topology: Mapping[str, str], parameters: Mapp
     mode = parameters.get(MODE, "node")
     if mode not in {"node", "zone"}:
         raise CapacityError(f"InvalidArgument: unexpected value \"{mode}\" for storage class parameter '{MODE}'")
-    key = HOSTNAME if mode == "node" else ZONE
+    key = HOSTNAME if mode == "node" else node_status.ZONE_LABEL
     if key not in topology:
         raise CapacityError(f'InvalidArgument: missing "{key}" topology segment')
     place = topology[key]

@@ -63,8 +63,7 @@ def create_volume(cluster: Cluster, volume: Volume) -> dict[VolumeOutcome, bool]
     total = volume.number_of_replicas
     if waits_for_attachment(volume):
         return {VolumeOutcome((), total, total, ScheduledCondition()): False}
-    # Every end that some sequence of choices reaches.
-    ends: list[_Progress] = []
+    ends: list[_Progress] = []  # every end that some sequence of choices reaches
     level: dict[tuple[Place, ...], _Progress] = {(): _Progress()}
     pending = Replica(
         name="",

@@ -28,7 +28,6 @@ _NOT_READY_GRACE: Final = timedelta(seconds=15)
 _PRESSURES: Final = ("DiskPressure", "PIDPressure", "MemoryPressure", "NetworkUnavailable")
 _NODE_NOT_READY: Final = "NodeNotReady"
 _NO_SHARDS: Final[Mapping[str, int]] = MappingProxyType({})
-_EMPTY_VOLUME: Final = longhorn.Volume(name="")
 
 
 class ManagerPod(Struct, frozen=True):
@@ -85,9 +84,7 @@ def sync_node_remotely(cluster: Cluster, node: Node, pods: Iterable[ManagerPod])
 
 
 def ready_condition(cluster: Cluster, node: Node, pods: tuple[ManagerPod, ...]) -> Condition:
-    """The node's Ready condition, from manager pod and Kubernetes node. Kubernetes' conditions win over the pod's; of
-    several bad ones, the last wins.
-    """
+    """The node's Ready condition. Kubernetes' conditions win over the manager pod's; of several bad ones, the last."""
     problem = _kubernetes_problem(cluster, node)
     if problem is not None:
         return problem
@@ -224,13 +221,10 @@ def scheduled_backing_images(cluster: Cluster, disk: Disk) -> dict[str, int]:
 
 
 def disk_schedulable_condition(cluster: Cluster, disk: Disk) -> Condition:
-    """The Schedulable condition of a ready disk. True if the disk could take a replica of no size
-    (IsSchedulableToDisk(0, 0)).
-    """
+    """Schedulable of a ready disk: whether a replica of no size fits (IsSchedulableToDisk(0, 0))."""
     space = disk_space(disk, cluster.settings)
     rule = space_refusal(0, 0, space)
     if rule is None:
         return Condition("Schedulable", "True")
-    return Condition(
-        "Schedulable", "False", "DiskPressure", space_detail(rule, disk, cluster.settings, space, _EMPTY_VOLUME)
-    )
+    detail = space_detail(rule, disk, cluster.settings, space, longhorn.Volume(name=""))
+    return Condition("Schedulable", "False", "DiskPressure", detail)

@@ -374,9 +374,7 @@ def _reported_reasons(rules: Iterable[Rule]) -> Reasons:
 
 
 def uncounted_bytes(node: Node, disk: Disk, replicas: Iterable[Replica]) -> int:
-    """Bytes of this volume's replicas on the disk, failed ones included, that status.scheduledReplica does not list
-    yet.
-    """
+    """Bytes of these replicas on the disk, failed ones included, that status.scheduledReplica does not list yet."""
     return sum(
         replica.size
         for replica in replicas

@@ -98,9 +98,7 @@ def replenishments(cluster: Cluster, volume: Volume, replicas: Sequence[Replica]
 
 
 def is_usable(volume: Volume, replica: Replica) -> bool:
-    """Whether a replica counts for the volume. It must be active, not failed and not evicting. A replica for the local
-    node that is not placed does not count.
-    """
+    """Whether a replica counts: active, not failed, not evicting, and no local one that is not placed."""
     unplaced_local = (
         volume.data_locality == BEST_EFFORT
         and not (replica.healthy_at or replica.failed_at or replica.node_id)
@@ -111,9 +109,7 @@ def is_usable(volume: Volume, replica: Replica) -> bool:
 
 
 def auto_balance_nodes(cluster: Cluster, volume: Volume, replicas: Iterable[Replica]) -> Mapping[str, Node]:
-    """The nodes auto-balance looks at (listReadySchedulableAndScheduledNodes). Ready nodes with a running replica
-    always count.
-    """
+    """The nodes of listReadySchedulableAndScheduledNodes; ready ones with a running replica always count."""
     running = {replica.node_id for replica in replicas if replica.current_state == stages.RUNNING}
     return {
         name: node
@@ -156,9 +152,7 @@ def _count_to_spread_zones(
 
 
 def extra_replicas(volume: Volume, replicas: Iterable[Replica], nodes: Mapping[str, Node]) -> dict[str, int] | None:
-    """Running replicas per node, beyond the first of each. None if a node has more of these than the volume should have
-    replicas.
-    """
+    """Running replicas beyond the first, per node; None if a node has more than the volume should have replicas."""
     extra: dict[str, int] = {}
     for replica in replicas:
         if replica.current_state == stages.RUNNING and replica.node_id in nodes:
@@ -260,9 +254,7 @@ def _disks_with_replica(node: Node, replicas: Iterable[Replica]) -> tuple[Disk, 
 
 
 def is_reusable(cluster: Cluster, volume: Volume, replica: Replica, nodes: Mapping[str, Node]) -> bool:
-    """Whether a failed replica may be reused (isFailedReplicaReusable): its node, disk, engine image and instance
-    manager must all be usable.
-    """
+    """Whether node, disk, image and instance manager of a failed replica are usable (isFailedReplicaReusable)."""
     node = nodes.get(replica.node_id)
     return (
         node is not None

@@ -10,7 +10,8 @@ from scheduler_core.model.longhorn import V1, V2, Placement, Replica, Volume
 
 LINKED_CLONE = "linked-clone"
 FULL_COPY = "full-copy"
-_SOURCE_PREFIXES = ("vol://", "snap://")
+# Of the data source of a volume that is cloned from another one (types.IsDataFromVolume).
+SOURCE_PREFIXES = ("vol://", "snap://")
 _LEAVES_THE_SETTING = ("", "ignored")
 
 
@@ -56,12 +57,7 @@ class ReplicaRequest(Struct, frozen=True):
 def source_volume(data_source: str) -> str:
     """The volume that a data source names, "" for none (types.GetVolumeName)."""
     kind, separator, source = data_source.partition("://")
-    return source.partition("/")[0] if kind + separator in _SOURCE_PREFIXES else ""
-
-
-def is_data_from_volume(data_source: str) -> bool:
-    """Whether a volume is cloned from another one (types.IsDataFromVolume)."""
-    return data_source.startswith(_SOURCE_PREFIXES)
+    return source.partition("/")[0] if kind + separator in SOURCE_PREFIXES else ""
 
 
 def is_v2(data_engine: str) -> bool:

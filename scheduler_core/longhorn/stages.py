@@ -26,7 +26,6 @@ from scheduler_core.values import replace
 
 RUNNING = "running"
 DISABLE_V2_LABEL = "node.longhorn.io/disable-v2-data-engine"
-_DEPLOYED = ("deployed", "deploying")
 
 
 def disables_v2(cluster: Cluster, node: str) -> bool:
@@ -61,16 +60,14 @@ def instance_manager_ready(cluster: Cluster, data_engine: str, node: str) -> boo
     if is_v2(data_engine):
         strict = cluster.settings.has_rule_since(TERMINATING_V2_MANAGER_NOT_READY)
         return any(manager.state == RUNNING and not (strict and manager.deleting) for manager in managers)
-    default = _with_default_image(cluster, managers)
     if excluded:
-        return bool(default) and all(manager.state == RUNNING and not manager.deleting for manager in default)
+        return instance_manager_running(cluster, data_engine, node)
+    default = _with_default_image(cluster, managers)
     return bool(default) and all(manager.state == RUNNING or manager.deleting for manager in default)
 
 
 def one_manager_per_node(cluster: Cluster) -> list[Cluster]:
-    """The clusters Longhorn may see: where a node has several v1 instance managers with the default image, it picks one
-    at random.
-    """
+    """The clusters Longhorn may see: of several v1 instance managers with the default image it picks one at random."""
     managers = cluster.instance_managers
     if managers is None:
         return [cluster]
@@ -97,7 +94,8 @@ def engine_image_ready(cluster: Cluster, data_engine: str, image: str, node: str
     effective_image = image or cluster.settings.default_engine_image
     images = cluster.engine_images
     groups = images.values() if effective_image is None else (images.get(effective_image, ()),)
-    return any(entry.state in _DEPLOYED and node in entry.nodes for group in groups for entry in group)
+    entries = (entry for group in groups for entry in group)
+    return any(entry.state in ("deployed", "deploying") and node in entry.nodes for entry in entries)
 
 
 def instance_manager_running(cluster: Cluster, data_engine: str, node: str) -> bool:
@@ -113,16 +111,10 @@ def instance_manager_running(cluster: Cluster, data_engine: str, node: str) -> b
 
 def stays(replica: longhorn.Replica) -> bool:
     """Whether a placed replica stays on its disk: active, neither evicted nor deleted."""
-    return bool(
-        replica.node_id
-        and replica.disk_id
-        and replica.active
-        and not replica.eviction_requested
-        and not replica.deleting
-    )
+    placed = replica.node_id != "" and replica.disk_id != ""
+    return placed and replica.active and not replica.eviction_requested and not replica.deleting
 
 
-_UNKNOWN: Final = "Unknown"
 NodeRule = Callable[[Cluster, ReplicaRequest, longhorn.Node], Refusal | None]
 
 
@@ -159,7 +151,7 @@ def condition_refusal(node: longhorn.Node, kind: str) -> Refusal:
         return Refusal(Rule.NODE_NOT_SCHEDULABLE, detail)
     because = entry.reason or entry.message
     # The node controller writes False for a reason; a node that it has not seen yet has Unknown or no condition.
-    rule = Rule.NODE_NOT_READY_YET if entry.status == _UNKNOWN else Rule.NODE_NOT_READY
+    rule = Rule.NODE_NOT_READY_YET if entry.status == "Unknown" else Rule.NODE_NOT_READY
     return Refusal(rule, f"node {node.name} has condition {kind}={entry.status}" + (because and f" ({because})"))
 
 
@@ -256,7 +248,6 @@ def _tag_refusal(
 DISK_PRESSURE: Final = "DiskPressure"
 EXT_LIMIT: Final = 16 * 1024**4
 XFS_LIMIT: Final = 2**63 - 1
-_SPACE_SETTINGS: Final = ("storage-over-provisioning-percentage", "storage-minimal-available-percentage")
 
 
 def disk_refusal(cluster: Cluster, request: ReplicaRequest, disk: longhorn.Disk) -> Refusal | None:
@@ -273,7 +264,8 @@ def disk_and_space_refusal(
 
 
 def space_setting_refusal(cluster: Cluster) -> Refusal | None:
-    return setting_refusal(cluster.settings, _SPACE_SETTINGS)
+    names = ("storage-over-provisioning-percentage", "storage-minimal-available-percentage")
+    return setting_refusal(cluster.settings, names)
 
 
 def prefilter_refusal(cluster: Cluster, request: ReplicaRequest, disk: longhorn.Disk) -> Refusal | None:
@@ -302,9 +294,7 @@ def prefilter_refusal(cluster: Cluster, request: ReplicaRequest, disk: longhorn.
 
 
 def eligibility_refusal(cluster: Cluster, request: ReplicaRequest, disk: longhorn.Disk) -> Refusal | None:
-    """Why filterNodeDisksForReplica (IsDiskEligibleForVolume) refuses a disk. Space is checked later, by
-    `space_stage_refusal`.
-    """
+    """Why IsDiskEligibleForVolume refuses a disk; `space_stage_refusal` checks its space later."""
     # The volume's disk selector decides first, then the backing image's.
     rules = (Rule.DISK_TAGS, Rule.BACKING_IMAGE_DISK_TAGS)
     refusal = setting_refusal(cluster.settings, ("allow-empty-disk-selector-volume",))

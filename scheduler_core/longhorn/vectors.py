@@ -190,9 +190,9 @@ def _answer_node_status(cluster: Cluster, vector: Json) -> Answers:
     collected = schedule.get("collected")
     ready = {"node": name, "ready": True, "phase": "Running"}
     pods = [ManagerPod(pod["ready"], pod["phase"]) for pod in vector.get("managerPods", [ready]) if pod["node"] == name]
-    measured = itemgetter("diskUUID", "storageMaximum", "storageAvailable", "filesystemType", "fsid")
+    measured = itemgetter("diskUUID", "storageMaximum", "storageAvailable", "filesystemType", "fsid", "errorReason")
     disks_by_name = {
-        disk: CollectedDisk(*measured(entry), entry.get("errorReason", "")) for disk, entry in (collected or {}).items()
+        disk: CollectedDisk(*measured({"errorReason": "", **entry})) for disk, entry in (collected or {}).items()
     }
     node = sync_node(cluster, cluster.nodes[name], pods, None if collected is None else disks_by_name)
     disks = frozenset(_synced_disk(disk) for disk in node.disks if disk.in_status)

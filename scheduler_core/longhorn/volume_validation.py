@@ -31,15 +31,11 @@ OVERRIDES: Final = ("ignored", "enabled", "disabled")
 ACCESS_MODES: Final = ("rwo", "rwop", "rwx")
 ZONAL: Final = "zonal"
 VOLUME_TOPOLOGIES: Final = ("any", ZONAL, "regional")
-ZONE_KEY: Final = "topology.kubernetes.io/zone"
-REGION_KEY: Final = "topology.kubernetes.io/region"
 MAX_REPLICAS: Final = 20
 MAX_CHUNKS: Final = 32
 STRIP_SIZES_KB: Final = tuple(1 << exponent for exponent in range(2, 11))
 _QUALIFIED_NAME: Final = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _DNS_SUBDOMAIN: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
-_MAX_NAME: Final = 63
-_MAX_PREFIX: Final = 253
 
 
 def creation_error(volume: longhorn.Volume, settings: Settings) -> str:
@@ -122,7 +118,7 @@ def topology_key_error(volume: longhorn.Volume, settings: Settings) -> str:
     reads the labels that `csi-allowed-topology-keys` names.
     """
     for term in volume.topology_requirement:
-        key, topology = (ZONE_KEY, ZONAL) if term.zone else (REGION_KEY, "regional")
+        key, topology = (node_status.ZONE_LABEL, ZONAL) if term.zone else (node_status.REGION_LABEL, "regional")
         if key not in settings.csi_allowed_topology_keys:
             return f"volumeTopology {topology} needs {key} in the setting csi-allowed-topology-keys"
     return ""
@@ -156,9 +152,9 @@ def parameter_error(parameters: Mapping[str, str]) -> str:
 def is_tag(text: str) -> bool:
     """Whether Longhorn admits a tag of a node or a disk (util.ValidateTags: IsQualifiedName)."""
     prefix, slash, name = text.rpartition("/")
-    if slash and (len(prefix) > _MAX_PREFIX or not _DNS_SUBDOMAIN.fullmatch(prefix)):
+    if slash and (len(prefix) > 253 or not _DNS_SUBDOMAIN.fullmatch(prefix)):
         return False
-    return len(name) <= _MAX_NAME and _QUALIFIED_NAME.fullmatch(name) is not None
+    return len(name) <= 63 and _QUALIFIED_NAME.fullmatch(name) is not None
 
 
 def _one_of(*choices: str) -> Callable[[str], str]:
@@ -277,7 +273,7 @@ def readiness_refusal(
 
 def awaits_copy(volume: longhorn.Volume) -> bool:
     """Whether a volume is a clone that does not have its data yet (isCloneTargetCopyInProgress)."""
-    return replica_request.is_data_from_volume(volume.data_source) and volume.clone_state not in COPIED
+    return volume.data_source.startswith(replica_request.SOURCE_PREFIXES) and volume.clone_state not in COPIED
 
 
 def _is_salvageable(replica: longhorn.Replica, cluster: Cluster) -> bool:
@@ -306,9 +302,7 @@ ALLOWED = ExpansionResult()
 def check_expansion(
     cluster: Cluster, volume: longhorn.Volume, replicas: Iterable[longhorn.Replica], new_size: int
 ) -> frozenset[ExpansionResult]:
-    """Every answer Longhorn may give for a new size. `new_size` is in bytes. Longhorn reports the first disk that
-    fails, in random order.
-    """
+    """Every answer to a new size in bytes: Longhorn reports the first disk that fails, in random order."""
     disks = {
         disk.uuid: disk for node in cluster.nodes.values() for disk in node.disks if disk.in_spec and disk.in_status
     }
