@@ -54,8 +54,9 @@ def read_size(value: object) -> int | None:
 
 def read_integer(value: object) -> int | None:
     """A number of bytes as Longhorn reports it, which may be negative."""
-    usable = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= quantity.MAX_BYTES
-    return value if usable and isinstance(value, int) else None
+    if not isinstance(value, int) or isinstance(value, bool) or abs(value) > quantity.MAX_BYTES:
+        return None
+    return value
 
 
 def type_name(value: object) -> str:
@@ -93,9 +94,8 @@ class DiskSchedule(Wire):
     status: Any = None
 
 
-_NO_CONDITIONS: Final[tuple[kube.Condition, ...]] = ()
 _CONDITIONS: Final = value_at(
-    "Volume.longhorn.io", "status.conditions", _NO_CONDITIONS, conditions, needs_metadata=False
+    "Volume.longhorn.io", "status.conditions", tuple[kube.Condition, ...](), conditions, needs_metadata=False
 )
 
 
@@ -111,7 +111,11 @@ def disk_schedule(wire: DiskSchedule) -> model.DiskSchedule:
     faults: list[Fault] = []
     spec = _object(wire.spec, "spec", faults)
     status = _object(wire.status, "status", faults, in_status=True)
-    status_conditions = _conditions(status, faults)
+    status_conditions: tuple[kube.Condition, ...] = ()
+    try:
+        status_conditions = conditions(msgspec.convert(status.get("conditions"), list[WireCondition] | None))
+    except msgspec.ValidationError as error:
+        faults.append(Fault("status.conditions", str(error), in_status=True))
     owned_by_longhorn = is_owned_by_longhorn(wire.metadata, status_conditions)
     requests = {kind: _requests(spec, kind, faults) for kind in RequestKind}
     allocations = {kind: _allocations(status, kind, faults) for kind in RequestKind}
@@ -188,14 +192,6 @@ def _allocations(status: Mapping[str, Any], kind: RequestKind, faults: list[Faul
         else:
             allocations[name] = Allocation(state, size)
     return allocations
-
-
-def _conditions(status: Mapping[str, Any], faults: list[Fault]) -> tuple[kube.Condition, ...]:
-    try:
-        return conditions(msgspec.convert(status.get("conditions"), list[WireCondition] | None))
-    except msgspec.ValidationError as error:
-        faults.append(Fault("status.conditions", str(error), in_status=True))
-        return ()
 
 
 def _adoption(annotation: str | None, faults: list[Fault]) -> model.Adoption:
@@ -285,18 +281,15 @@ def set_mirror_label(body: Json, *, mirrored: bool) -> Json:
 
 
 def with_spec(raw: bytes, spec: model.DiskScheduleSpec) -> Json:
-    """The body that replaces the DiskSchedule read as `raw`, at that version; foreign fields stay, and so do sizes that
-    cannot be read.
-    """
+    """The body that replaces the DiskSchedule read as `raw`; foreign fields and sizes that cannot be read stay."""
     body = stored_body(raw)
     before = _object_field(body, "spec")
-    requests = {field: _merge_requests(before, field, spec.requests(kind)) for kind, field in _FIELDS.items()}
+    requests: Json = {}
+    for kind, field in _FIELDS.items():
+        current = _object_field(before, field)
+        sizes = sorted(spec.requests(kind).items())
+        requests[field] = {name: current.get(name) if size is None else size for name, size in sizes}
     return {**body, "spec": {**before, "name": spec.disk, "nodeID": spec.node, **requests}}
-
-
-def _merge_requests(before: Mapping[str, Any], field: str, requests: model.Requests) -> Json:
-    current = _object_field(before, field)
-    return {name: current.get(name) if size is None else size for name, size in sorted(requests.items())}
 
 
 def with_status(raw: bytes, status: model.DiskScheduleStatus) -> Json:
@@ -361,9 +354,7 @@ def set_finalizer(raw: bytes | Json, *, present: bool) -> Json:
 
 
 def with_replica_fields(raw: bytes, *, place: tuple[str, str, str] | None = None, size: int | None = None) -> Json:
-    """The body that sets a Replica's place (node, disk UUID and path), its size, or both. It replaces the Replica read
-    as `raw`, at that version.
-    """
+    """The body that sets place (node, disk UUID and path) or size of the Replica read as `raw`, at that version."""
     body = stored_body(raw)
     metadata = body["metadata"]
     spec = dict(_object_field(body, "spec"))
@@ -380,7 +371,7 @@ def with_replica_fields(raw: bytes, *, place: tuple[str, str, str] | None = None
 def with_copies(raw: bytes, added: tuple[str, ...], dropped: tuple[str, ...]) -> Json:
     """The body that changes a BackingImage's disks, at the version read as `raw`."""
     body = stored_body(raw)
-    spec = dict(_object_field(body, "spec"))
+    spec = _object_field(body, "spec")
     files = {uuid: file for uuid, file in _object_field(spec, "diskFileSpecMap").items() if uuid not in dropped}
     new = {uuid: {"evictionRequested": False} for uuid in added if uuid not in files}
     return {**body, "spec": {**spec, "diskFileSpecMap": {**files, **new}}}

@@ -46,10 +46,8 @@ class JsonPlaces(Struct):
     @classmethod
     def of(cls, text: str, normalize: Callable[[str], str] = str) -> "JsonPlaces":
         """Reads a text; keys that are equal once normalised are the same key."""
-        places = cls()
-        for path, offset in _values(text, places.duplicates, normalize):
-            places.offsets[path] = offset
-        return places
+        duplicates: list[DuplicateKey] = []
+        return cls(dict(_values(text, duplicates, normalize)), duplicates)
 
     def offset(self, path: Path) -> int:
         while path not in self.offsets and path:

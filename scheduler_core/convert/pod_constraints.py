@@ -132,9 +132,7 @@ def _field_requirement(wire: WireRequirement) -> constraints.Requirement | None:
 def pod_affinity_terms(
     namespace: str | None, terms: list[WirePodTerm] | None
 ) -> tuple[constraints.PodAffinityTerm, ...]:
-    """The required terms of a pod's affinity, or of its anti-affinity; one without namespaces and namespace selector is
-    about the pod's own namespace.
-    """
+    """The required terms of an affinity or anti-affinity; one that names no namespaces is about the pod's own."""
     if not terms:
         return ()
     own = namespace or "default"
@@ -170,7 +168,6 @@ CPU: Final = "cpu"
 MEMORY: Final = "memory"
 MILLI: Final = 1000
 _CLASSIC: Final = frozenset({CPU, MEMORY})
-_ALWAYS: Final = "Always"
 
 WireAmounts = dict[str, quantity.Amount]
 
@@ -201,7 +198,7 @@ class WireContainer(Wire):
     @property
     def is_sidecar(self) -> bool:
         """Whether it is an init container that goes on running."""
-        return self.restart_policy == _ALWAYS
+        return self.restart_policy == "Always"
 
 
 Containers = list[WireContainer] | None

@@ -49,9 +49,7 @@ class Runner(Struct, Generic[_Schema], frozen=True):
         return (self._parse_vector(line, f"{path}:{number}") for number, line in numbered if line.strip())
 
     def main(self, arguments: Sequence[str]) -> int:
-        """Replays the files named as arguments and returns the exit code. 0 if all decisions are reproduced, 1 if not,
-        2 for bad input or none at all.
-        """
+        """Replays files and returns the exit code: 0 if all decisions are reproduced, 1 if not, 2 for bad input."""
         parser = argparse.ArgumentParser(prog=f"python -m {self.module}", description=self.description)
         parser.add_argument("files", nargs="+", type=Path, metavar="FILE.jsonl", help="recorded decisions, one a line")
         files = parser.parse_args(arguments).files

@@ -67,19 +67,15 @@ STEPS_PER_PLACEMENT: Final = 20_000
 
 
 class GuardOutcome(StrEnum):
-    """What the guard does about a placement. The value is a metric's label.
-
-    LATE: it was not decided in time, and is left. NOT_GUARDED: nothing is promised to pods on its node. PROMISED_SPACE_TAKEN: it takes
-    space that is promised to a pod, and there is no other place for it.
-    """
+    """What the guard does about a placement. The value is a metric's label."""
 
     LEFT = "left"
     CHANGED = "changed"
     NO_PLAN = "no-plan"
     REFUSED_SHAPE = "refused-shape"
-    NOT_GUARDED = "not-guarded"
-    PROMISED_SPACE_TAKEN = "promised-space-taken"
-    LATE = "late"
+    NOT_GUARDED = "not-guarded"  # nothing is promised to pods on its node
+    PROMISED_SPACE_TAKEN = "promised-space-taken"  # by it, and there is no other place for it
+    LATE = "late"  # it was not decided in time, and is left
 
 
 class GuardDecision(Struct, frozen=True):
@@ -244,27 +240,19 @@ class _Guard:
 
 
 class GuardState(StrEnum):
-    """What may be relied on. The value is a metric's label.
+    """What may be relied on. The value is a metric's label."""
 
-    UNPROVEN: no placement was confirmed since this process started, or since one was bypassed. PROVEN: the last ones were confirmed.
-    TAMPERED: what the guard wrote was found half changed; final until the process starts again.
-    """
-
-    UNPROVEN = "unproven"
-    PROVEN = "proven"
-    TAMPERED = "tampered"
+    UNPROVEN = "unproven"  # no placement was confirmed since this process started, or since one was bypassed
+    PROVEN = "proven"  # the last ones were confirmed
+    TAMPERED = "tampered"  # what the guard wrote was found half changed; final until the process starts again
 
 
 class Observation(StrEnum):
-    """What the watch showed about one placement. The value is a metric's label.
+    """What the watch showed about one placement. The value is a metric's label."""
 
-    CONFIRMED: it is as the guard answered. BYPASSED: the guard was not asked, or its answer was not used. TAMPERED: the guard's change is
-    there in part only.
-    """
-
-    CONFIRMED = "confirmed"
-    BYPASSED = "bypassed"
-    TAMPERED = "tampered"
+    CONFIRMED = "confirmed"  # it is as the guard answered
+    BYPASSED = "bypassed"  # the guard was not asked, or its answer was not used
+    TAMPERED = "tampered"  # the guard's change is there in part only
 
 
 _NEXT_STATE = {

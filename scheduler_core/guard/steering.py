@@ -76,16 +76,17 @@ def pending_allowances(allowances: Iterable[Placement], view: View) -> list[Plac
 
 
 def with_placements(view: View, placements: Iterable[Placement]) -> View:
+    """Returns the view with placements that no watch has shown."""
     # The caller ends their demand: a volume may be demanded by a claim that the view does not show as bound.
-    changes: Changes = {("replicas", entry.replica): _placed_replica(entry, view) for entry in placements}
+    placed: list[longhorn.Replica] = []
+    for entry in placements:
+        shown = view.snapshot.replicas.get(entry.replica)
+        replica = shown or longhorn.Replica(
+            entry.replica, entry.volume, entry.size, data_engine=entry.data_engine, image=entry.image
+        )
+        placed.append(replace(replica, node_id=entry.node, disk_id=entry.disk, disk_path=entry.disk_path))
+    changes: Changes = {("replicas", replica.name): replica for replica in placed}
     return update(view, changes, view.cluster.now).view if changes else view
-
-
-def _placed_replica(placement: Placement, view: View) -> longhorn.Replica:
-    replica = view.snapshot.replicas.get(placement.replica) or longhorn.Replica(
-        placement.replica, placement.volume, placement.size, data_engine=placement.data_engine, image=placement.image
-    )
-    return replace(replica, node_id=placement.node, disk_id=placement.disk, disk_path=placement.disk_path)
 
 
 def longhorn_names(volume: PodVolume, view: View) -> set[str]:
@@ -102,8 +103,18 @@ def longhorn_names(volume: PodVolume, view: View) -> set[str]:
 
 
 def with_coming_copies(view: View, evaluation: single_node.NodeEvaluation) -> single_node.NodeEvaluation:
-    # Longhorn copies an image to a disk after it has placed the first replica that needs it.
-    return replace(evaluation, disks=tuple(_with_coming_copies(view, disk) for disk in evaluation.disks))
+    """Returns the evaluation with the backing images that Longhorn copies to disks once replicas that need them are there."""
+    disks: list[fit.OpenDisk] = []
+    for disk in evaluation.disks:
+        coming: dict[str, int] = {}
+        for replica in view.indexes.replicas_by_disk.get(disk.uuid) or ():
+            volume = view.snapshot.volumes.get(replica.volume)
+            image = view.snapshot.backing_images.get(volume.backing_image) if volume is not None else None
+            if image is not None and disk.uuid not in image.disks:
+                coming[image.name] = image.real_size
+        copies = tuple(copy for copy in disk.copies if copy[0] not in coming)
+        disks.append(replace(disk, free=disk.free - sum(coming.values()), copies=copies) if coming else disk)
+    return replace(evaluation, disks=tuple(disks))
 
 
 def evaluate_volumes(view: View, volumes: Sequence[PodVolume], name: str) -> single_node.NodeEvaluation:
@@ -121,19 +132,6 @@ def reason_by_half(evaluation: single_node.NodeEvaluation, budget: Budget) -> ve
     reason = evaluation.reason(portion)
     budget.take_back([portion])
     return reason
-
-
-def _with_coming_copies(view: View, disk: fit.OpenDisk) -> fit.OpenDisk:
-    coming: dict[str, int] = {}
-    for replica in view.indexes.replicas_by_disk.get(disk.uuid) or ():
-        volume = view.snapshot.volumes.get(replica.volume)
-        image = view.snapshot.backing_images.get(volume.backing_image) if volume is not None else None
-        if image is not None and disk.uuid not in image.disks:
-            coming[image.name] = image.real_size
-    if not coming:
-        return disk
-    copies = tuple(copy for copy in disk.copies if copy[0] not in coming)
-    return replace(disk, free=disk.free - sum(coming.values()), copies=copies)
 
 
 Demands = Sequence[Demand]
@@ -164,9 +162,7 @@ class VolumesToCome(Struct, frozen=True):
         )
 
     def need_of(self, name: str, view: View) -> tuple[PodVolume, str] | None:
-        """Returns the volume with this name in Longhorn, and its pod as ``namespace/name``; None if no pod needs the
-        volume.
-        """
+        """Returns the volume of this Longhorn name and its pod, ``namespace/name``; None if no pod needs it."""
         for demand in self.demands:
             if name in longhorn_names(demand.volume, view):
                 return demand.volume, demand.pod
@@ -190,9 +186,7 @@ class VolumesToCome(Struct, frozen=True):
 
 
 def placed_identities(competing: CompetingVolumes, allowed: Collection[str], view: View) -> frozenset[str]:
-    """Returns the identities of the competing volumes that are placed already, by the allowed names in Longhorn or by
-    the view.
-    """
+    """Returns the identities of competing volumes that are placed, by the allowed Longhorn names or by the view."""
     placed: set[str] = set()
     for key, volume in all_volumes(competing).volumes.items():
         names = longhorn_names(volume, view)
@@ -210,12 +204,8 @@ _MAX_CONSIDERED: Final = 100
 
 
 class Steering:
-    """Looks for a place of one replica.
-
-    Args:
-        view: with what was allowed and no watch has shown
-        competing: returns the volumes that were promised space on a node, without this one
-        other_nodes: whether the replica may be moved to another node
+    """Looks for a place of one replica, by a view with what was allowed and no watch has shown. `competing` returns the volumes that
+    were promised space on a node, without this one. `other_nodes`: whether the replica may be moved to another node.
     """
 
     def __init__(
@@ -315,9 +305,7 @@ def disk_with_schedule(node: str, view: View) -> str:
 
 
 def legal_disks(view: View, placement: Placement, volume: longhorn.Volume) -> frozenset[str]:
-    """Returns the UUIDs of disks of the placement's node that Longhorn's scheduler would consider for this replica, by
-    their true load.
-    """
+    """Returns the UUIDs of the node's disks that Longhorn would consider for this replica, by their true load."""
     node = view.snapshot.longhorn_nodes[placement.node]
     node = replace(node, disks=tuple(_with_true_load(view, node.name, disk) for disk in node.disks))
     request = ReplicaRequest.for_replica(volume, placement)

@@ -68,10 +68,6 @@ _GUARD_PROBLEMS: Final = (
 _GUARD_OFF: Final = Finding(Severity.OK, "the placement guard is off")
 
 
-def check_unread(unknown: Sequence[str]) -> Findings:
-    return (Finding(Severity.WARNING, f"could not be read: {text}", command=advice_about(text)) for text in unknown)
-
-
 def check_kubernetes_version(kubernetes_version: str) -> Findings:
     """Whether the extender is tested with this Kubernetes."""
     version = minor_version(kubernetes_version)
@@ -361,7 +357,10 @@ class Check(Struct, frozen=True):
 
 
 # fmt: off
-_FACTS: Final = Check("facts", "everything could be read", "unknown", check_unread)
+_FACTS: Final = Check(
+    "facts", "everything could be read", "unknown",
+    lambda unknown: (Finding(Severity.WARNING, f"could not be read: {text}", command=advice_about(text)) for text in unknown),
+)
 INSTALLED: Final = (
     _FACTS,
     Check("kubernetes-version", "Kubernetes' version is tested", "kubernetes_version", check_kubernetes_version),

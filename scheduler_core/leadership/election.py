@@ -91,16 +91,12 @@ class ElectionTiming(Struct, frozen=True):
 class LeaseRecord(Struct, frozen=True):
     """The content of a Lease."""
 
-    # The identity of the candidate that holds it, "" for none.
-    holder: Annotated[str, "spec.holderIdentity"] = ""
+    holder: Annotated[str, "spec.holderIdentity"] = ""  # the identity of the candidate that holds it, "" for none
     # Whole seconds within which the holder promises to renew; 0 if absent.
     duration: Annotated[int, "spec.leaseDurationSeconds"] = 0
-    # Wall-clock text of the taking, for people; "" if absent.
-    acquired: Annotated[str, "spec.acquireTime"] = ""
-    # Wall-clock text of the last renewal, for people; "" if absent.
-    renewed: Annotated[str, "spec.renewTime"] = ""
-    # How often it was taken.
-    transitions: Annotated[int, "spec.leaseTransitions"] = 0
+    acquired: Annotated[str, "spec.acquireTime"] = ""  # wall-clock text of the taking, for people; "" if absent
+    renewed: Annotated[str, "spec.renewTime"] = ""  # wall-clock text of the last renewal, for people; "" if absent
+    transitions: Annotated[int, "spec.leaseTransitions"] = 0  # how often it was taken
     # The version it was read at; a replace with this record is based on it.
     resource_version: Annotated[str, "metadata.resourceVersion"] = ""
 
@@ -114,9 +110,7 @@ class ReadLease(Struct, frozen=True):
 
 
 class CreateLease(Struct, frozen=True):
-    """Create the Lease. Report `LeaseRead` of the created Lease, `WriteConflicted` if one exists already, or
-    `CallFailed`.
-    """
+    """Create the Lease. Report `LeaseRead`, `WriteConflicted` if one exists already, or `CallFailed`."""
 
     record: LeaseRecord
 
@@ -220,9 +214,7 @@ class Candidate(Struct, frozen=True):
 
 
 def plan(state: Candidate, now: float, timestamp: str) -> Action:
-    """Returns the next action. `timestamp` is the wall clock in RFC 3339 with microseconds, written into the Lease for
-    people.
-    """
+    """Returns the next action. `timestamp`, the wall clock in RFC 3339, is written into the Lease for people."""
     if now < state.act_at:
         return Wait(state.act_at)
     if not state.current:
@@ -285,7 +277,14 @@ def _apply_read(state: Candidate, event: LeaseRead) -> Candidate:
     at = event.at
     unchanged = state.observed_record is not None and state.observed_record.resource_version == record.resource_version
     observed_time = state.observed_time if unchanged else at
-    held = _is_own(state, record, at, unchanged=unchanged)
+    # The three cases of the module's text. Records that are equal apart from the version are of the same write.
+    written = any(
+        replace(attempt.record, resource_version=record.resource_version) == record
+        and at < attempt.sent + state.timing.renew_deadline
+        for attempt in state.attempts
+    )
+    repaired = state.leading(at) and record.holder in {"", state.identity}
+    held = (unchanged and state.held) or written or repaired
     attempts = state.attempts if unchanged else ()
     after = partial(
         replace, state, observed_record=record, observed_time=observed_time, held=held, attempts=attempts, current=held
@@ -299,19 +298,6 @@ def _apply_read(state: Candidate, event: LeaseRead) -> Candidate:
     ):
         return after(leading_until=_LONG_AGO, current=True, act_at=at)
     return after(leading_until=_LONG_AGO, failures=0, act_at=at + state.timing.follow_period)
-
-
-def _is_own(state: Candidate, record: LeaseRecord, at: float, *, unchanged: bool) -> bool:
-    if unchanged and state.held:
-        return True
-    # Records that are equal apart from the version are of the same write.
-    if any(
-        replace(attempt.record, resource_version=record.resource_version) == record
-        and at < attempt.sent + state.timing.renew_deadline
-        for attempt in state.attempts
-    ):
-        return True
-    return state.leading(at) and record.holder in {"", state.identity}
 
 
 def _apply_replace(state: Candidate, event: LeaseReplaced) -> Candidate:

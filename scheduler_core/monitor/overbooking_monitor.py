@@ -90,9 +90,7 @@ _Placements = Mapping[str, tuple[_Placement, ...]]
 
 
 class OverbookingReport(Struct, frozen=True):
-    """The overbooked disks at one time. A new report is empty; only `update` makes the next, of which the first notes
-    where replicas are.
-    """
+    """The overbooked disks at one time. Only `update` makes the next, of which the first notes where replicas are."""
 
     time: float = -math.inf  # when it was made, in the caller's seconds
     overbooked: tuple[Overbooked, ...] = ()  # the disks that are overbooked, sorted by node and name

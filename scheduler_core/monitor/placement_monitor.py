@@ -62,8 +62,7 @@ class _NodeReport(Struct, frozen=True):
     hopeless: tuple[Demand, ...] = ()
     misplaced: tuple[Misplaced, ...] = ()
     stuck: tuple[Stuck, ...] = ()
-    # By pod and claim, when the demand of a bound pod was first seen.
-    bound_since: Mapping[tuple[str, str], float] = {}
+    bound_since: Mapping[tuple[str, str], float] = {}  # by pod and claim, when the demand of a bound pod was first seen
     # By volume, when a new volume was first seen elsewhere while some replica had no place.
     misplaced_since: Mapping[str, float] = {}
     due: float = math.inf  # when the report changes by time alone
