@@ -23,8 +23,8 @@ from scheduler_core.longhorn.csi_driver import (
     get_capacity,
     volume_for_claim,
 )
+from scheduler_core.longhorn.node_status import REGION_LABEL, ZONE_LABEL
 from scheduler_core.longhorn.settings import Settings
-from scheduler_core.longhorn.volume_validation import REGION_KEY, ZONE_KEY
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.volumes.resolve import check_source, volume_parameters
@@ -190,7 +190,7 @@ def new_persistent_volume(claim: Claim, storage_class: StorageClass, volume: Vol
         },
     }
     terms = [
-        [(key, value) for key, value in ((ZONE_KEY, term.zone), (REGION_KEY, term.region)) if value]
+        [(key, value) for key, value in ((ZONE_LABEL, term.zone), (REGION_LABEL, term.region)) if value]
         for term in volume.model.topology_requirement
     ]
     if terms:

@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from scheduler_core.convert.kubectl import Command, patch_node, patch_setting, replica_move_commands
+from scheduler_core.convert.kubectl import Command, patch, replica_move_commands
 from scheduler_core.predict.predicted_cluster import PredictedCluster
 from scheduler_core.predict.predicted_replicas import ReplicaMove, is_auto_balanced
 from scheduler_core.predict.remedy import RemedyKind, Step
@@ -50,7 +50,7 @@ def step_commands(cluster: PredictedCluster, step: Step, namespace: str) -> tupl
         namespace: Longhorn's
     """
     if step.setting:
-        return (patch_setting(step.setting, namespace, "true"),)
+        return (patch(namespace, "settings.longhorn.io", step.setting, {"value": "true"}),)
     if step.kind is RemedyKind.UNCORDON:
         return (("kubectl", "uncordon", step.node),)
     if step.move is not None:
@@ -68,7 +68,8 @@ def step_commands(cluster: PredictedCluster, step: Step, namespace: str) -> tupl
         fields = {"storageReserved": disk.storage_reserved - step.size}
     else:
         return ()
-    return (patch_node(step.node, namespace, {"disks": {step.disk: fields}} if step.disk else fields),)
+    spec = {"disks": {step.disk: fields}} if step.disk else fields
+    return (patch(namespace, "nodes.longhorn.io", step.node, {"spec": spec}),)
 
 
 def move_commands(cluster: PredictedCluster, move: ReplicaMove, namespace: str) -> tuple[Command, ...]:

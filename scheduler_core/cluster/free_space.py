@@ -162,7 +162,7 @@ def count_growth(
         if uuid not in disks:
             return False
         disk, schedule, free = disks[uuid]
-        allowed = schedule is not None or volume_validation.can_grow(disk, cluster.settings, increase)
+        allowed = schedule is not None or not volume_validation.growth_refusal(disk, cluster.settings, increase)
         return not increase or (allowed and increase + by_disk[uuid] <= free)
 
     for name, replicas in replicas_by_volume.items():

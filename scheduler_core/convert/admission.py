@@ -24,12 +24,9 @@ from scheduler_core.model.longhorn import DISK_LABEL, NODE_LABEL, REVIEWED, Plac
 JsonPatch = list[dict[str, Any]]
 
 
-_REVIEW_VERSION: Final = "admission.k8s.io/v1"
-_REVIEW_KIND: Final = "AdmissionReview"
+_REVIEW: Final = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}
 _MIGRATION_ENGINE: Final = value_at("Replica.longhorn.io", "spec.migrationEngineName", "")
 _ANNOTATIONS: Final = value_at("Replica.longhorn.io", "metadata.annotations", dict[str, str]())
-_UPDATE: Final = "UPDATE"
-_CREATE: Final = "CREATE"
 # What a diagnosis reads in the object that it would have created.
 TRIAL_PATCH: Final = [{"op": "add", "path": f"/metadata/annotations/{ANSWERED.replace('/', '~1')}", "value": "true"}]
 
@@ -66,17 +63,14 @@ class AdmissionRequest(Struct, frozen=True):
 
 def admission_request(review: object) -> AdmissionRequest:
     """Reads a decoded AdmissionReview of admission.k8s.io/v1."""
-    wire = decode_object(_REVIEW_KIND, review, _Review)
-    for field, value, expected in (
-        ("apiVersion", wire.api_version, _REVIEW_VERSION),
-        ("kind", wire.kind, _REVIEW_KIND),
-    ):
+    wire = decode_object(_REVIEW["kind"], review, _Review)
+    for (field, expected), value in zip(_REVIEW.items(), (wire.api_version, wire.kind), strict=True):
         if value != expected:
-            raise ObjectError(_REVIEW_KIND, field, f"is {value[:64]!r}, not {expected!r}")
+            raise ObjectError(_REVIEW["kind"], field, f"is {value[:64]!r}, not {expected!r}")
     request = wire.request
     if not request.uid:
-        raise ObjectError(_REVIEW_KIND, "request.uid", "is empty")
-    is_trial = bool(request.dry_run) and request.operation == _CREATE and is_probe_replica(request.new)
+        raise ObjectError(_REVIEW["kind"], "request.uid", "is empty")
+    is_trial = bool(request.dry_run) and request.operation == "CREATE" and is_probe_replica(request.new)
     placement, has_annotations = _placement_of(request)
     return AdmissionRequest(request.uid, bool(request.dry_run), placement, is_trial, has_annotations)
 
@@ -86,7 +80,7 @@ def admission_response(uid: str, patch: JsonPatch) -> dict[str, Any]:
     response: dict[str, Any] = {"uid": uid, "allowed": True}
     if patch:
         response |= {"patchType": "JSONPatch", "patch": b64encode(msgspec.json.encode(patch)).decode()}
-    return {"apiVersion": _REVIEW_VERSION, "kind": _REVIEW_KIND, "response": response}
+    return {**_REVIEW, "response": response}
 
 
 def placement_patch(before: Placement, after: Placement, *, has_annotations: bool) -> JsonPatch:
@@ -97,11 +91,9 @@ def placement_patch(before: Placement, after: Placement, *, has_annotations: boo
     ]
     # By these the API server refuses the patch as a whole for an object of another shape.
     tests = [{"op": "test", "path": path, "value": value} for path, value in old.items()] if changes else []
-    reviewed: dict[str, Any]
+    reviewed: dict[str, Any] = {"op": "add", "path": "/metadata/annotations", "value": {REVIEWED: after.place}}
     if has_annotations:
-        reviewed = {"op": "add", "path": f"/metadata/annotations/{REVIEWED.replace('/', '~1')}", "value": after.place}
-    else:
-        reviewed = {"op": "add", "path": "/metadata/annotations", "value": {REVIEWED: after.place}}
+        reviewed |= {"path": f"/metadata/annotations/{REVIEWED.replace('/', '~1')}", "value": after.place}
     return [*tests, *changes, reviewed]
 
 
@@ -121,9 +113,9 @@ def _placement_of(request: _Request) -> tuple[Placement | str, bool]:
     kind = request.kind or _Kind()
     if (kind.group, kind.kind) != (LONGHORN_GROUP, "Replica"):
         return f"the object is no replica but a {kind.kind!r} of group {kind.group!r}", False
-    if request.operation != _UPDATE:
+    if request.operation != "UPDATE":
         # A replica that is created with a disk is a restore.
-        return f"the operation is {request.operation!r}, not {_UPDATE!r}", False
+        return f"the operation is {request.operation!r}, not 'UPDATE'", False
     try:
         old = REPLICA.read(request.old)
         new = REPLICA.read(request.new)
@@ -143,20 +135,13 @@ def _shape_problem(old: longhorn.Replica, new: longhorn.Replica) -> str:
         return "the replica is being deleted"
     if not new.active:
         return "the replica is not active"
-    fields = {
-        "metadata.name": new.name,
-        "spec.volumeName": new.volume,
-        "spec.nodeID": new.node_id,
-        "spec.diskID": new.disk_id,
-        "spec.diskPath": new.disk_path,
-    }
-    for field, value in fields.items():
-        if not value:
-            return f"{field} is empty"
-    for label, value, expected in (
-        (NODE_LABEL, new.node_label, new.node_id),
-        (DISK_LABEL, new.disk_label, new.disk_id),
-    ):
-        if value != expected:
-            return f"label {label} is {value!r}, not {expected!r}"
+    paths = ("metadata.name", "spec.volumeName", "spec.nodeID", "spec.diskID", "spec.diskPath")
+    values = (new.name, new.volume, new.node_id, new.disk_id, new.disk_path)
+    empty = next((path for path, value in zip(paths, values, strict=True) if not value), "")
+    if empty:
+        return f"{empty} is empty"
+    if new.node_label != new.node_id:
+        return f"label {NODE_LABEL} is {new.node_label!r}, not {new.node_id!r}"
+    if new.disk_label != new.disk_id:
+        return f"label {DISK_LABEL} is {new.disk_label!r}, not {new.disk_id!r}"
     return ""

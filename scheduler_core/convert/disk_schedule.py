@@ -54,8 +54,9 @@ def read_size(value: object) -> int | None:
 
 def read_integer(value: object) -> int | None:
     """A number of bytes as Longhorn reports it, which may be negative."""
-    usable = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= quantity.MAX_BYTES
-    return value if usable and isinstance(value, int) else None
+    if not isinstance(value, int) or isinstance(value, bool) or abs(value) > quantity.MAX_BYTES:
+        return None
+    return value
 
 
 def type_name(value: object) -> str:
@@ -93,9 +94,8 @@ class DiskSchedule(Wire):
     status: Any = None
 
 
-_NO_CONDITIONS: Final[tuple[kube.Condition, ...]] = ()
 _CONDITIONS: Final = value_at(
-    "Volume.longhorn.io", "status.conditions", _NO_CONDITIONS, conditions, needs_metadata=False
+    "Volume.longhorn.io", "status.conditions", tuple[kube.Condition, ...](), conditions, needs_metadata=False
 )
 
 
@@ -111,10 +111,19 @@ def disk_schedule(wire: DiskSchedule) -> model.DiskSchedule:
     faults: list[Fault] = []
     spec = _object(wire.spec, "spec", faults)
     status = _object(wire.status, "status", faults, in_status=True)
-    status_conditions = _conditions(status, faults)
+    status_conditions: tuple[kube.Condition, ...] = ()
+    try:
+        status_conditions = conditions(msgspec.convert(status.get("conditions"), list[WireCondition] | None))
+    except msgspec.ValidationError as error:
+        faults.append(Fault("status.conditions", str(error), in_status=True))
     owned_by_longhorn = is_owned_by_longhorn(wire.metadata, status_conditions)
     requests = {kind: _requests(spec, kind, faults) for kind in RequestKind}
     allocations = {kind: _allocations(status, kind, faults) for kind in RequestKind}
+    written = status.get("storageScheduled")
+    storage_scheduled = read_size(written)
+    if storage_scheduled is None and written is not None:
+        # Without a fault it would pass for 0, and stay as it is on a disk where nothing is held.
+        faults.append(Fault("status.storageScheduled", f"is {excerpt(written)}, not a size in bytes", in_status=True))
     return model.DiskSchedule(
         name=wire.metadata.name,
         spec=model.DiskScheduleSpec(
@@ -126,7 +135,7 @@ def disk_schedule(wire: DiskSchedule) -> model.DiskSchedule:
         status=model.DiskScheduleStatus(
             replicas=allocations[RequestKind.REPLICA],
             backing_images=allocations[RequestKind.BACKING_IMAGE],
-            storage_scheduled=_storage_sum(status, faults),
+            storage_scheduled=storage_scheduled or 0,
             storage_available=read_integer(status.get("storageAvailable")),
             conditions=status_conditions,
         ),
@@ -183,24 +192,6 @@ def _allocations(status: Mapping[str, Any], kind: RequestKind, faults: list[Faul
         else:
             allocations[name] = Allocation(state, size)
     return allocations
-
-
-def _storage_sum(status: Mapping[str, Any], faults: list[Fault]) -> int:
-    """The sum `storageScheduled` as it is written, 0 if it is no size."""
-    value = status.get("storageScheduled")
-    size = read_size(value)
-    if size is None and value is not None:
-        # Without a fault it would pass for 0, and stay as it is on a disk where nothing is held.
-        faults.append(Fault("status.storageScheduled", f"is {excerpt(value)}, not a size in bytes", in_status=True))
-    return size or 0
-
-
-def _conditions(status: Mapping[str, Any], faults: list[Fault]) -> tuple[kube.Condition, ...]:
-    try:
-        return conditions(msgspec.convert(status.get("conditions"), list[WireCondition] | None))
-    except msgspec.ValidationError as error:
-        faults.append(Fault("status.conditions", str(error), in_status=True))
-        return ()
 
 
 def _adoption(annotation: str | None, faults: list[Fault]) -> model.Adoption:
@@ -290,18 +281,15 @@ def set_mirror_label(body: Json, *, mirrored: bool) -> Json:
 
 
 def with_spec(raw: bytes, spec: model.DiskScheduleSpec) -> Json:
-    """The body that replaces the DiskSchedule read as `raw`, at that version; foreign fields stay, and so do sizes that
-    cannot be read.
-    """
+    """The body that replaces the DiskSchedule read as `raw`; foreign fields and sizes that cannot be read stay."""
     body = stored_body(raw)
     before = _object_field(body, "spec")
-    requests = {field: _merge_requests(before, field, spec.requests(kind)) for kind, field in _FIELDS.items()}
+    requests: Json = {}
+    for kind, field in _FIELDS.items():
+        current = _object_field(before, field)
+        sizes = sorted(spec.requests(kind).items())
+        requests[field] = {name: current.get(name) if size is None else size for name, size in sizes}
     return {**body, "spec": {**before, "name": spec.disk, "nodeID": spec.node, **requests}}
-
-
-def _merge_requests(before: Mapping[str, Any], field: str, requests: model.Requests) -> Json:
-    current = _object_field(before, field)
-    return {name: current.get(name) if size is None else size for name, size in sorted(requests.items())}
 
 
 def with_status(raw: bytes, status: model.DiskScheduleStatus) -> Json:
@@ -315,19 +303,14 @@ def with_status(raw: bytes, status: model.DiskScheduleStatus) -> Json:
         }
         for kind, field in _FIELDS.items()
     }
-    limit = {} if status.storage_available is None else {"storageAvailable": status.storage_available}
-    computed = {
-        "storageScheduled": status.storage_scheduled,
-        "storageSummary": _summary(status),
-        "conditions": _condition_list(before, status.conditions),
-    }
-    return {**body, "status": {**before, **allocations, **limit, **computed}}
-
-
-def _summary(status: model.DiskScheduleStatus) -> Json:
-    """The sums in Gi, for the columns of kubectl, which cannot calculate."""
-    available = {} if status.storage_available is None else {"available": _gibibytes(status.storage_available)}
-    return {"scheduled": _gibibytes(status.storage_scheduled), **available}
+    # The sums in Gi, for the columns of kubectl, which cannot calculate.
+    summary = {"scheduled": _gibibytes(status.storage_scheduled)}
+    computed: Json = {"storageScheduled": status.storage_scheduled, "storageSummary": summary}
+    if status.storage_available is not None:
+        computed["storageAvailable"] = status.storage_available
+        summary["available"] = _gibibytes(status.storage_available)
+    conditions = _condition_list(before, status.conditions)
+    return {**body, "status": {**before, **allocations, **computed, "conditions": conditions}}
 
 
 def _gibibytes(size: int) -> str:
@@ -371,9 +354,7 @@ def set_finalizer(raw: bytes | Json, *, present: bool) -> Json:
 
 
 def with_replica_fields(raw: bytes, *, place: tuple[str, str, str] | None = None, size: int | None = None) -> Json:
-    """The body that sets a Replica's place (node, disk UUID and path), its size, or both. It replaces the Replica read
-    as `raw`, at that version.
-    """
+    """The body that sets place (node, disk UUID and path) or size of the Replica read as `raw`, at that version."""
     body = stored_body(raw)
     metadata = body["metadata"]
     spec = dict(_object_field(body, "spec"))
@@ -390,7 +371,7 @@ def with_replica_fields(raw: bytes, *, place: tuple[str, str, str] | None = None
 def with_copies(raw: bytes, added: tuple[str, ...], dropped: tuple[str, ...]) -> Json:
     """The body that changes a BackingImage's disks, at the version read as `raw`."""
     body = stored_body(raw)
-    spec = dict(_object_field(body, "spec"))
+    spec = _object_field(body, "spec")
     files = {uuid: file for uuid, file in _object_field(spec, "diskFileSpecMap").items() if uuid not in dropped}
     new = {uuid: {"evictionRequested": False} for uuid in added if uuid not in files}
     return {**body, "spec": {**spec, "diskFileSpecMap": {**files, **new}}}

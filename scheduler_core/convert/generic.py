@@ -117,10 +117,6 @@ def _spread(
     return tuple(pod_constraints.spread_constraint(entry, read_labels(labels)) for entry in hard)
 
 
-def _claim_fields(claims: list[Wire] | None) -> tuple[str, ...]:
-    return tuple(f"spec.resourceClaims[{index}]" for index in range(len(claims or ())))
-
-
 _CONSTRAINTS: Final = Fields(
     "",
     PodConstraints,
@@ -131,7 +127,7 @@ _CONSTRAINTS: Final = Fields(
     requests=pod_constraints.pod_requests,
     host_ports=pod_constraints.host_ports,
     request_fields=pod_constraints.uncounted_request_fields,
-    claim_fields=_claim_fields,
+    claim_fields=(lambda claims: tuple(f"spec.resourceClaims[{i}]" for i in range(len(claims or ()))), list_of(Wire)),
 )
 
 
@@ -190,7 +186,6 @@ VOLUME_NODE_AFFINITY: Final = Fields("PersistentVolume", VolumeNodeAffinity, ter
 
 # RFC 3339; the API server writes it in UTC and whole seconds, and such texts sort by time.
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII)
-_EXAMPLE: Final = "2026-01-31T12:00:00Z"
 
 
 def _has_gates(gates: list[Wire] | None) -> bool:
@@ -210,7 +205,7 @@ def _creation_time(text: str | None) -> str:
     except ValueError:
         time = None
     if time is None:
-        raise ObjectError("", "metadata.creationTimestamp", f"{text!r:.60} is no time such as {_EXAMPLE}")
+        raise ObjectError("", "metadata.creationTimestamp", f"{text!r:.60} is no time such as 2026-01-31T12:00:00Z")
     return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -280,9 +275,7 @@ def _share_scheduling(scheduling: PodScheduling) -> PodScheduling:
 
 
 def unbound_pod_key(raw: bytes | msgspec.Raw) -> PodKey | None:
-    """The namespace and name of a pod without node; None if it has one, or if name or node cannot be read. The rest of
-    the pod need not be readable.
-    """
+    """Namespace and name of a pod without node; None if it has one, or if name or node cannot be read."""
     try:
         pod = _PLACED_POD.decode(raw)
     except ObjectError:
@@ -310,8 +303,6 @@ def binding(pod: Pod, node: str) -> dict[str, Any]:
 NUDGE_ANNOTATION: Final = "longhorn.io/scheduler-extender-nudged"
 POD_REASON_UNSCHEDULABLE: Final = "Unschedulable"
 POD_REASON_SCHEDULER_ERROR: Final = "SchedulerError"
-_POD_SCHEDULED: Final = "PodScheduled"
-_FALSE: Final = "False"
 
 
 class _Pod(Struct, frozen=True):
@@ -326,9 +317,7 @@ _POD: Final = Fields("Pod", _Pod)
 
 
 def nudge_patch(uid: str, at: str) -> dict[str, Any]:
-    """The merge patch that notes when a pod was nudged, with the pod's UID, so that it is refused for a different pod
-    of the same name.
-    """
+    """The merge patch that notes a pod's nudge. With the UID it is refused for a different pod of the same name."""
     return {"metadata": {"uid": uid, "annotations": {NUDGE_ANNOTATION: at}}}
 
 
@@ -340,17 +329,12 @@ def not_scheduled_patch(raw: bytes, uid: str, reason: str, message: str, now: st
     pod = _POD.decode(raw)
     if pod.uid != uid or pod.node:
         return None
-    current = condition(pod.conditions, _POD_SCHEDULED)
-    if (current.status, current.reason, current.message) == (_FALSE, reason, message):
+    current = condition(pod.conditions, "PodScheduled")
+    if (current.status, current.reason, current.message) == ("False", reason, message):
         return None
-    since = current.last_transition_time if current.status == _FALSE else ""
-    desired: dict[str, Any] = {
-        "type": _POD_SCHEDULED,
-        "status": _FALSE,
-        "reason": reason,
-        "message": message,
-        "lastTransitionTime": since or now,
-    }
+    since = current.last_transition_time if current.status == "False" else ""
+    desired: dict[str, Any] = {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}
+    desired["lastTransitionTime"] = since or now
     if pod.generation:  # from Kubernetes 1.33 on
         desired["observedGeneration"] = pod.generation
     # With the version that was read, the patch is refused with a conflict if the pod is bound in the meantime.

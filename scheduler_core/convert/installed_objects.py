@@ -21,9 +21,6 @@ from scheduler_core.errors import ObjectError
 from scheduler_core.leadership.endpoint_slice import EXTENDER_WITH_TLS, PLACEMENT_GUARD
 from scheduler_core.model import constraints, installation, kube
 
-# The extender's port in its manifests, with TLS, too.
-_HTTP_PORT: Final = "http"
-_PROBE_PORT: Final = "probes"
 # As the host-network overlay has it.
 _HOST_FLAG: Final = "--host"
 _LOOPBACK: Final = "127.0.0.1"
@@ -44,10 +41,6 @@ class _Container(Wire):
 _Containers = list[_Container] | None
 
 
-def _is_ready(entries: list[WireCondition] | None) -> bool:
-    return kube.condition(conditions(entries), "Ready").status == "True"
-
-
 def _port_for(name: str) -> Callable[[_Containers, _Containers], int]:
     def read(containers: _Containers, init_containers: _Containers) -> int:
         return next((port.container_port for port in _ports(containers, init_containers) if port.name == name), 0)
@@ -56,8 +49,8 @@ def _port_for(name: str) -> Callable[[_Containers, _Containers], int]:
 
 
 def _http_port(containers: _Containers, init_containers: _Containers) -> int:
-    # Overlays add ports, in any place.
-    ports = sorted(_ports(containers, init_containers), key=lambda port: port.name != _HTTP_PORT)
+    # The extender's port in its manifests, with TLS, too. Overlays add ports, in any place.
+    ports = sorted(_ports(containers, init_containers), key=lambda port: port.name != "http")
     return ports[0].container_port if ports else 0
 
 
@@ -75,31 +68,25 @@ def _command_line(container: _Container) -> list[str]:
 
 
 def _requests_extender(containers: _Containers, init_containers: _Containers) -> bool:
-    resources = [container.resources for container in (*(containers or ()), *(init_containers or ()))]
+    resources = [each.resources for each in (*(containers or ()), *(init_containers or ())) if each.resources]
     # A limit without a request is a request of that size.
-    return any(
-        constraints.EXTENDER_RESOURCE in (entries or {})
-        for each in resources
-        if each
-        for entries in (each.requests, each.limits)
-    )
-
-
-def _claims(metadata: Metadata, volumes: list[Any] | None) -> tuple[str, ...]:
-    return tuple(volume.claim for volume in pod_volumes(metadata, volumes))
+    return any(constraints.EXTENDER_RESOURCE in {**(each.requests or {}), **(each.limits or {})} for each in resources)
 
 
 _POD: Final = Fields(
     "Pod",
     installation.InstalledPod,
     live=(lambda deleted, phase: deleted is None and phase not in kube.FINISHED_PHASES, str | None, str | None),
-    ready=_is_ready,
+    ready=(lambda entries: kube.condition(conditions(entries), "Ready").status == "True", list_of(WireCondition)),
     port=_http_port,
-    probe_port=_port_for(_PROBE_PORT),
+    probe_port=_port_for("probes"),
     guard_port=_port_for(PLACEMENT_GUARD.port_name),
     on_loopback=_is_on_loopback,
     requests_extender=_requests_extender,
-    claims=(_claims, Metadata, list_of(CLAIM_VOLUME.wire)),
+    claims=(
+        lambda metadata, volumes: tuple(volume.claim for volume in pod_volumes(metadata, volumes)),
+        *(Metadata, list_of(CLAIM_VOLUME.wire)),
+    ),
 )
 installed_pod: Final = _POD.decode
 
@@ -160,28 +147,21 @@ class PodProgress(Struct, frozen=True):
 
 
 def access_review(permission: installation.Permission, namespace: str, account: str) -> dict[str, Any]:
-    """A SubjectAccessReview: whether a ServiceAccount may make a call. `namespace` is that of the ServiceAccount, and
-    of calls that are not needed everywhere.
-    """
+    """Whether a ServiceAccount, of this namespace, may make a call, there or everywhere."""
     resource, _, subresource = permission.resource.partition("/")
-    attributes = {
-        "verb": permission.verb,
-        "group": permission.group,
-        "resource": resource,
-        "subresource": subresource,
-        "name": permission.name,
-        "namespace": "" if permission.everywhere else namespace,
-    }
-    groups = ["system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated"]
-    return {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SubjectAccessReview",
-        "spec": {
-            "user": f"system:serviceaccount:{namespace}:{account}",
-            "groups": groups,
-            "resourceAttributes": attributes,
+    spec = {
+        "user": f"system:serviceaccount:{namespace}:{account}",
+        "groups": ["system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated"],
+        "resourceAttributes": {
+            "verb": permission.verb,
+            "group": permission.group,
+            "resource": resource,
+            "subresource": subresource,
+            "name": permission.name,
+            "namespace": "" if permission.everywhere else namespace,
         },
     }
+    return {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
 
 
 is_allowed: Final = value_at("SubjectAccessReview", "status.allowed", default=False, needs_metadata=False).decode
@@ -256,9 +236,7 @@ def probe_pod(
 
 
 def probe_replica(api_version: str) -> dict[str, Any]:
-    """A replica that only a dry run may create; its name makes API servers call the placement guard
-    (manifests/access/guard-webhook.yaml).
-    """
+    """A replica for a dry run. API servers call the guard by its name (manifests/access/guard-webhook.yaml)."""
     return {
         "apiVersion": api_version,
         "kind": "Replica",

@@ -46,10 +46,8 @@ class JsonPlaces(Struct):
     @classmethod
     def of(cls, text: str, normalize: Callable[[str], str] = str) -> "JsonPlaces":
         """Reads a text; keys that are equal once normalised are the same key."""
-        places = cls()
-        for path, offset in _values(text, places.duplicates, normalize):
-            places.offsets[path] = offset
-        return places
+        duplicates: list[DuplicateKey] = []
+        return cls(dict(_values(text, duplicates, normalize)), duplicates)
 
     def offset(self, path: Path) -> int:
         while path not in self.offsets and path:
@@ -79,36 +77,25 @@ def _values(text: str, duplicates: list[DuplicateKey], normalize: Callable[[str]
         elif mark == ":":
             continue
         elif stack and stack[-1].expects_key:
-            _take_key(stack[-1], _unquote(mark), match.start(), duplicates, normalize)
+            container = stack[-1]
+            try:
+                text_of_key = msgspec.json.decode(mark, type=str)
+            except msgspec.DecodeError:
+                text_of_key = mark
+            offset = match.start()
+            key = normalize(text_of_key)
+            first, first_offset = container.keys.setdefault(key, (text_of_key, offset))
+            if first_offset != offset:
+                duplicates.append(DuplicateKey(container.written, (first, text_of_key), (first_offset, offset)))
+            container.key = key
+            container.written_key = text_of_key
+            container.expects_key = False
         else:
             path = (*stack[-1].path, stack[-1].key) if stack else ()
             yield path, match.start()
             if mark in "{[":
                 written = (*stack[-1].written, stack[-1].written_key) if stack else ()
                 stack.append(_Container(path, written, mark == "[", expects_key=mark == "{"))
-
-
-def _take_key(
-    container: _Container,
-    written: str,
-    offset: int,
-    duplicates: list[DuplicateKey],
-    normalize: Callable[[str], str],
-) -> None:
-    key = normalize(written)
-    first, first_offset = container.keys.setdefault(key, (written, offset))
-    if first_offset != offset:
-        duplicates.append(DuplicateKey(container.written, (first, written), (first_offset, offset)))
-    container.key = key
-    container.written_key = written
-    container.expects_key = False
-
-
-def _unquote(text: str) -> str:
-    try:
-        return msgspec.json.decode(text, type=str)
-    except msgspec.DecodeError:
-        return text
 
 
 def line_and_column(text: str, offset: int) -> str:

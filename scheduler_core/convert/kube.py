@@ -27,11 +27,14 @@ def _owners(owners: list[OwnerReference] | None) -> tuple[tuple[str, str, str], 
     return tuple((owner.kind, owner.name, owner.uid) for owner in owners or ())
 
 
-def _claim_selector(wire: pod_constraints.WireLabelSelector | None) -> LabelSelector | None:
-    return LabelSelector() if wire is None else pod_constraints.label_selector(wire)
-
-
-_CLAIM_SPEC: Final = Fields("", kube.ClaimSpec, selector=_claim_selector)
+_CLAIM_SPEC: Final = Fields(
+    "",
+    kube.ClaimSpec,
+    selector=(
+        lambda wire: LabelSelector() if wire is None else pod_constraints.label_selector(wire),
+        pod_constraints.WireLabelSelector | None,
+    ),
+)
 # Templates of claims need no metadata.
 CLAIM: Final = Fields("PersistentVolumeClaim", kube.Claim, needs_metadata=False, spec=_CLAIM_SPEC, owners=_owners)
 CLAIM_VOLUME: Final = Fields("", kube.ClaimVolume, template=CLAIM)
@@ -76,9 +79,7 @@ POD: Final = Fields(
 
 
 def _node_affinity(required: pod_constraints.WireNodeSelector | None) -> tuple[tuple[Requirement, ...], ...] | None:
-    """The terms that can be met, None if every node will do (CheckNodeAffinity of
-    k8s.io/component-helpers/storage/volume).
-    """
+    """The terms that can be met, None for every node (CheckNodeAffinity of component-helpers/storage/volume)."""
     terms = pod_constraints.node_selector_terms(required)
     # The rule reads a node's labels and not its name, so requirements on fields are met if they are valid.
     return None if terms is None else tuple(term.labels for term in terms)
@@ -183,7 +184,5 @@ def event_patch(event: ObjectEvent) -> dict[str, Any]:
 
 
 def truncate_message(message: str) -> str:
-    """The text as an Event can hold it, truncated as other reports truncate the same message, so that all of them are
-    equal.
-    """
+    """The text as an Event can hold it; other reports truncate it in the same way, so that all are equal."""
     return message if len(message) <= MAX_MESSAGE else f"{message[: MAX_MESSAGE - 4]} ..."

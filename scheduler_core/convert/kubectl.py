@@ -96,12 +96,7 @@ _VOLUMES: Final = "volumes.longhorn.io"
 
 def replica_move_commands(volume: Volume, replica: str, namespace: str, *, auto_balanced: bool) -> tuple[Command, ...]:
     """Returns the commands that move a replica of a volume: they make one more replica, and then delete the old one.
-
-    Args:
-        volume: the volume as it is now; its fields are set back to these values
-        replica: the name of the replica to delete
-        namespace: Longhorn's
-        auto_balanced: whether replica-auto-balance is in force for the volume
+    The volume's fields are set back to what they are now. `auto_balanced`: whether replica-auto-balance is in force for it.
     """
     meanwhile: dict[str, Any] = {}
     afterwards: dict[str, Any] = {}
@@ -118,23 +113,15 @@ def replica_move_commands(volume: Volume, replica: str, namespace: str, *, auto_
     # Each must succeed before the next one: the replica is deleted only when the volume has one more healthy replica
     # than it needs. A rebuild begins within seconds; how long it takes depends on the data.
     return (
-        _patch(namespace, _VOLUMES, volume.name, {"spec": {"numberOfReplicas": number + 1, **meanwhile}}),
+        patch(namespace, _VOLUMES, volume.name, {"spec": {"numberOfReplicas": number + 1, **meanwhile}}),
         (*wait, f"{robustness}degraded", "--timeout=2m"),
         (*wait, f"{robustness}healthy", "--timeout=24h"),
-        _patch(namespace, _VOLUMES, volume.name, {"spec": {"numberOfReplicas": number}}),
+        patch(namespace, _VOLUMES, volume.name, {"spec": {"numberOfReplicas": number}}),
         (*kubectl, "delete", "replicas.longhorn.io", replica),
-        *([_patch(namespace, _VOLUMES, volume.name, {"spec": afterwards})] if afterwards else ()),
+        *([patch(namespace, _VOLUMES, volume.name, {"spec": afterwards})] if afterwards else ()),
     )
 
 
-def _patch(namespace: str, kind: str, name: str, body: dict[str, Any]) -> Command:
+def patch(namespace: str, kind: str, name: str, body: dict[str, Any]) -> Command:
     text = json.dumps(body, separators=(",", ":"))
     return ("kubectl", "-n", namespace, "patch", kind, name, "--type=merge", "-p", text)
-
-
-def patch_setting(name: str, namespace: str, value: str) -> Command:
-    return _patch(namespace, "settings.longhorn.io", name, {"value": value})
-
-
-def patch_node(name: str, namespace: str, spec: dict[str, Any]) -> Command:
-    return _patch(namespace, "nodes.longhorn.io", name, {"spec": spec})

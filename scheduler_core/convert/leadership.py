@@ -32,9 +32,7 @@ def new_lease(namespace: str, name: str, record: LeaseRecord) -> dict[str, Any]:
 
 
 def update_lease(raw: bytes, record: LeaseRecord) -> dict[str, Any]:
-    """The body that replaces the Lease read as `raw`, with its foreign labels and fields, and the version that the
-    record is based on.
-    """
+    """The body that replaces the Lease read as `raw`, with its foreign fields, at the version of the record."""
     body = stored_body(raw)
     # The uid stays: without it, the API server takes a replace of a deleted Lease for a create (AllowCreateOnUpdate),
     # whatever its resourceVersion.
@@ -50,9 +48,6 @@ def _spec(record: LeaseRecord) -> dict[str, Any]:
         "renewTime": record.renewed or None,
         "leaseTransitions": record.transitions,
     }
-
-
-_TCP: Final = "TCP"
 
 
 class _Port(Wire):
@@ -93,7 +88,7 @@ def endpoint_slice(raw: bytes, service: LeaderService) -> Slice:
             for port in ports
         ),
         labels=wire.metadata.labels or {},
-        plain=[(port.name, port.protocol or _TCP) for port in ports] == [(service.port_name, _TCP)]
+        plain=[(port.name, port.protocol or "TCP") for port in ports] == [(service.port_name, "TCP")]
         and len(ready) == len(endpoints)
         and all(len(entry.addresses or ()) <= 1 for entry in endpoints),
     )
@@ -117,9 +112,7 @@ def update_slice(raw: bytes, service: LeaderService, desired: Slice) -> dict[str
 
 
 def version_precondition(raw: bytes) -> dict[str, Any]:
-    """DeleteOptions that delete the object only in the version read as `raw`, and not if it was changed or replaced
-    since.
-    """
+    """DeleteOptions that delete the object only in the version read as `raw`."""
     metadata = msgspec.json.decode(raw)["metadata"]
     return {"preconditions": {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}}
 
@@ -133,16 +126,13 @@ def _canonical(address: str) -> str:
 
 def _content(service: LeaderService, desired: Slice) -> dict[str, Any]:
     port = desired.endpoints[0].port if desired.endpoints else service.port
+    ready = {"conditions": {"ready": True}}
     return {
         "endpoints": [
-            {
-                "addresses": [endpoint.address],
-                "conditions": {"ready": True},
-                **({"nodeName": endpoint.node} if endpoint.node else {}),
-            }
-            for endpoint in desired.endpoints
+            {"addresses": [each.address], **ready, **({"nodeName": each.node} if each.node else {})}
+            for each in desired.endpoints
         ],
-        "ports": [{"name": service.port_name, "port": port, "protocol": _TCP}],
+        "ports": [{"name": service.port_name, "port": port, "protocol": "TCP"}],
     }
 
 
@@ -157,14 +147,11 @@ class _User(Struct, frozen=True):
     uid: Annotated[str, "status.userInfo.uid"] = ""
 
 
-_SELF: Final = Fields("SelfSubjectReview", _User, needs_metadata=False)
-
-
 def owner_references(raw: bytes, namespace: str) -> list[dict[str, str]]:
     """The ownerReferences of an object that the caller creates in a namespace: its ServiceAccount, or none if the
     caller is another user, or an account of another namespace.
     """
-    user = _SELF.decode(raw)
+    user = Fields("SelfSubjectReview", _User, needs_metadata=False).decode(raw)
     account_namespace, _, name = user.name.removeprefix(_PREFIX).partition(":")
     # An owner must be in the object's namespace, or Kubernetes takes it for gone.
     if not user.uid or not user.name.startswith(_PREFIX) or account_namespace != namespace or not name:

@@ -12,9 +12,7 @@ from scheduler_core.model.kube import Condition
 
 
 class Wire(msgspec.Struct, rename="camel", gc=False):
-    """Base of wire types: an object, or a part of one. Keys are camelCase, unknown keys are ignored, and a null field
-    counts as absent.
-    """
+    """Base of wire types. Keys are camelCase, unknown keys are ignored, and a null field counts as absent."""
 
 
 class OwnerReference(Wire):

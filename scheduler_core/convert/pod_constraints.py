@@ -132,9 +132,7 @@ def _field_requirement(wire: WireRequirement) -> constraints.Requirement | None:
 def pod_affinity_terms(
     namespace: str | None, terms: list[WirePodTerm] | None
 ) -> tuple[constraints.PodAffinityTerm, ...]:
-    """The required terms of a pod's affinity, or of its anti-affinity; one without namespaces and namespace selector is
-    about the pod's own namespace.
-    """
+    """The required terms of an affinity or anti-affinity; one that names no namespaces is about the pod's own."""
     if not terms:
         return ()
     own = namespace or "default"
@@ -170,7 +168,6 @@ CPU: Final = "cpu"
 MEMORY: Final = "memory"
 MILLI: Final = 1000
 _CLASSIC: Final = frozenset({CPU, MEMORY})
-_ALWAYS: Final = "Always"
 
 WireAmounts = dict[str, quantity.Amount]
 
@@ -201,7 +198,7 @@ class WireContainer(Wire):
     @property
     def is_sidecar(self) -> bool:
         """Whether it is an init container that goes on running."""
-        return self.restart_policy == _ALWAYS
+        return self.restart_policy == "Always"
 
 
 Containers = list[WireContainer] | None
@@ -246,7 +243,8 @@ def pod_requests(
     _raise(total, startup)
     if resources is not None:
         requests = _milli(resources.requests, "spec.resources.requests")
-        total |= {name: value for name, value in requests.items() if _is_pod_level(name)}
+        # These a pod may request as a whole (IsSupportedPodLevelResource).
+        total |= {name: value for name, value in requests.items() if name in _CLASSIC or name.startswith("hugepages-")}
     _add(total, _milli(overhead, "spec.overhead"))
     total.pop(constraints.EXTENDER_RESOURCE, None)
     return frozenset((name, value if name == CPU else -(-value // MILLI)) for name, value in total.items())
@@ -290,11 +288,6 @@ def _nonzero(amounts: WireAmounts | None) -> list[str]:
         for name, value in (amounts or {}).items()
         if str(value) not in ("", "0") and name != constraints.EXTENDER_RESOURCE
     ]
-
-
-def _is_pod_level(name: str) -> bool:
-    """Whether a pod may request the resource as a whole (IsSupportedPodLevelResource)."""
-    return name in _CLASSIC or name.startswith("hugepages-")
 
 
 def _container_milli(container: WireContainer, path: str) -> dict[str, int]:

@@ -49,14 +49,24 @@ class Runner(Struct, Generic[_Schema], frozen=True):
         return (self._parse_vector(line, f"{path}:{number}") for number, line in numbered if line.strip())
 
     def main(self, arguments: Sequence[str]) -> int:
-        """Replays the files named as arguments and returns the exit code. 0 if all decisions are reproduced, 1 if not,
-        2 for bad input or none at all.
-        """
+        """Replays files and returns the exit code: 0 if all decisions are reproduced, 1 if not, 2 for bad input."""
         parser = argparse.ArgumentParser(prog=f"python -m {self.module}", description=self.description)
         parser.add_argument("files", nargs="+", type=Path, metavar="FILE.jsonl", help="recorded decisions, one a line")
         files = parser.parse_args(arguments).files
         try:
-            total, failed = self._replay(files)
+            total = 0
+            failed = 0
+            show_progress = sys.stderr.isatty()
+            for vector in (vector for path in files for vector in self.read(path)):
+                total += 1
+                mismatch = self.check(vector)
+                if mismatch:
+                    failed += 1
+                    print(mismatch)
+                if show_progress and total % _PROGRESS_INTERVAL == 0:
+                    print(f"\r{total} decisions", end="", file=sys.stderr, flush=True)
+            if show_progress:
+                print("\r", end="", file=sys.stderr)
             if not total:
                 raise InputError(f"no recorded decision in {', '.join(map(str, files))}")
         except CoreError as error:
@@ -74,20 +84,3 @@ class Runner(Struct, Generic[_Schema], frozen=True):
         if problem:
             raise InputError(f"{where}: not a recorded decision: {problem}")
         return vector
-
-    def _replay(self, paths: Sequence[Path]) -> tuple[int, int]:
-        """Prints every mismatch; returns the number of decisions and of mismatches."""
-        total = 0
-        failed = 0
-        show_progress = sys.stderr.isatty()
-        for vector in (vector for path in paths for vector in self.read(path)):
-            total += 1
-            mismatch = self.check(vector)
-            if mismatch:
-                failed += 1
-                print(mismatch)
-            if show_progress and total % _PROGRESS_INTERVAL == 0:
-                print(f"\r{total} decisions", end="", file=sys.stderr, flush=True)
-        if show_progress:
-            print("\r", end="", file=sys.stderr)
-        return total, failed

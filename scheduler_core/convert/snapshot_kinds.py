@@ -100,13 +100,10 @@ Key = str | NamespacedName
 class SnapshotKind(Struct, frozen=True):
     """A kind that a snapshot may hold, and how it is read."""
 
-    # The API group, "" for core/v1.
-    group: str
+    group: str  # the API group, "" for core/v1
     fields: Fields[Any]
-    # The name of the field of `Snapshot`.
-    field: str
-    # Whether its key has a namespace.
-    namespaced: bool = False
+    field: str  # the name of the field of `Snapshot`
+    namespaced: bool = False  # whether its key has a namespace
 
     @property
     def label(self) -> str:

@@ -32,7 +32,7 @@ that goes unnoticed would break the promise.
 
 from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
-from functools import cache, cached_property, partial
+from functools import cache, partial
 from typing import Final
 
 from msgspec import Struct
@@ -67,19 +67,15 @@ STEPS_PER_PLACEMENT: Final = 20_000
 
 
 class GuardOutcome(StrEnum):
-    """What the guard does about a placement. The value is a metric's label.
-
-    LATE: it was not decided in time, and is left. NOT_GUARDED: nothing is promised to pods on its node. PROMISED_SPACE_TAKEN: it takes
-    space that is promised to a pod, and there is no other place for it.
-    """
+    """What the guard does about a placement. The value is a metric's label."""
 
     LEFT = "left"
     CHANGED = "changed"
     NO_PLAN = "no-plan"
     REFUSED_SHAPE = "refused-shape"
-    NOT_GUARDED = "not-guarded"
-    PROMISED_SPACE_TAKEN = "promised-space-taken"
-    LATE = "late"
+    NOT_GUARDED = "not-guarded"  # nothing is promised to pods on its node
+    PROMISED_SPACE_TAKEN = "promised-space-taken"  # by it, and there is no other place for it
+    LATE = "late"  # it was not decided in time, and is left
 
 
 class GuardDecision(Struct, frozen=True):
@@ -101,15 +97,9 @@ class Search(Struct, frozen=True):
 def guard_placement(
     placement: Placement, state: ClusterState, ledger: Ledger, allowances: Iterable[Placement], search: Search
 ) -> GuardDecision:
-    """Decides about one placement.
-
-    Args:
-        placement: what Longhorn asks the API server to write
-        state: the cluster as the watches have shown it
-        ledger: the current offers
-        allowances: placements as they were allowed before; those that a watch has shown since count once, and an earlier one of the same
-            replica does not count, because this placement replaces it
-        search: how far to look
+    """Decides about a placement that Longhorn asks the API server to write. `allowances` are placements as they were allowed before.
+    Those that a watch has shown since count once, and an earlier one of the same replica does not count, because this placement
+    replaces it.
     """
     problem = _disk_problem(placement, state.view)
     if problem:
@@ -227,21 +217,16 @@ class _Guard:
         if reason_by_half(on_longhorns_disk, self._budget) is verdict.Reason.ROOM:
             detail = f"{everything} fits with volume {self._placement.volume} on disk {disk.name}"
             return GuardDecision(GuardOutcome.LEFT, self._placement, detail=detail)
-        elsewhere = on(self._legal - {disk.uuid})
+        elsewhere = on(legal_disks(self._view, self._placement, self._volume.volume) - {disk.uuid})
         if elsewhere is None:
             return None
         disks = plan(elsewhere.required, elsewhere.profile, self._budget, elsewhere.allowed)
         if disks is None:
             return None
-        uuid = evaluation.disks[disks[index]].uuid
-        other = self._disk(uuid)
+        other = self._disk(evaluation.disks[disks[index]].uuid)
         changed = replace(self._placement, disk=other.uuid, disk_path=other.path)
         fit = f"is proven to fit with volume {self._placement.volume} on disk {other.name}, not on disk {disk.name}"
         return GuardDecision(GuardOutcome.CHANGED, changed, detail=f"{everything} {fit}")
-
-    @cached_property
-    def _legal(self) -> frozenset[str]:
-        return legal_disks(self._view, self._placement, self._volume.volume)
 
     def _no_plan(self, detail: str) -> GuardDecision:
         return GuardDecision(GuardOutcome.NO_PLAN, self._placement, detail=detail)
@@ -255,27 +240,19 @@ class _Guard:
 
 
 class GuardState(StrEnum):
-    """What may be relied on. The value is a metric's label.
+    """What may be relied on. The value is a metric's label."""
 
-    UNPROVEN: no placement was confirmed since this process started, or since one was bypassed. PROVEN: the last ones were confirmed.
-    TAMPERED: what the guard wrote was found half changed; final until the process starts again.
-    """
-
-    UNPROVEN = "unproven"
-    PROVEN = "proven"
-    TAMPERED = "tampered"
+    UNPROVEN = "unproven"  # no placement was confirmed since this process started, or since one was bypassed
+    PROVEN = "proven"  # the last ones were confirmed
+    TAMPERED = "tampered"  # what the guard wrote was found half changed; final until the process starts again
 
 
 class Observation(StrEnum):
-    """What the watch showed about one placement. The value is a metric's label.
+    """What the watch showed about one placement. The value is a metric's label."""
 
-    CONFIRMED: it is as the guard answered. BYPASSED: the guard was not asked, or its answer was not used. TAMPERED: the guard's change is
-    there in part only.
-    """
-
-    CONFIRMED = "confirmed"
-    BYPASSED = "bypassed"
-    TAMPERED = "tampered"
+    CONFIRMED = "confirmed"  # it is as the guard answered
+    BYPASSED = "bypassed"  # the guard was not asked, or its answer was not used
+    TAMPERED = "tampered"  # the guard's change is there in part only
 
 
 _NEXT_STATE = {
@@ -287,11 +264,7 @@ _NEXT_STATE = {
 
 def observe_placement(before: Replica | None, after: Replica) -> Observation | None:
     """Compares a replica that a watch has shown with what was answered; returns None if this is no placement that the
-    guard must have been asked about.
-
-    Args:
-        before: the replica as the watch had shown it last, None if it had not
-        after: the replica as the watch shows it now
+    guard must have been asked about. `before` is what the watch had shown last, None if it had not.
     """
     if not after.disk_id or (before is not None and before.disk_id):
         return None

@@ -48,26 +48,15 @@ from scheduler_core.volumes.resolve import PodVolume, future_volume_name
 
 
 def exclude_taken_nodes(decision: Decision, view: View, allowances: Iterable[Placement], budget: Budget) -> Decision:
-    """Returns the decision with nodes marked WAITING where the pod is not proven to fit with placements that no watch
-    has shown yet.
-
-    Args:
-        decision: about a pod, made from the view
-        view: the cluster as the watches have shown it
-        allowances: placements as they were allowed; those that the view shows do not count
-        budget: limits the searches
+    """Returns the decision with nodes marked WAITING where the pod is not proven to fit with placements that were allowed, and that
+    the view, of which the decision was made, does not show yet.
     """
     fitting = frozenset(decision.fitting_nodes)
     by_node = attrgetter("node")
-    pending = sorted(pending_allowances(allowances, view), key=by_node)
-    return exclude(
-        decision,
-        frozenset(
-            name
-            for name, on_node in groupby(pending, by_node)
-            if name in fitting and _evaluate(decision, view, list(on_node)).reason(budget) is not verdict.Reason.ROOM
-        ),
-    )
+    pending = groupby(sorted(pending_allowances(allowances, view), key=by_node), by_node)
+    evaluated = ((name, _evaluate(decision, view, list(on_node))) for name, on_node in pending if name in fitting)
+    taken = (name for name, evaluation in evaluated if evaluation.reason(budget) is not verdict.Reason.ROOM)
+    return exclude(decision, frozenset(taken))
 
 
 def _evaluate(decision: Decision, view: View, placements: list[Placement]) -> single_node.NodeEvaluation:
@@ -76,11 +65,8 @@ def _evaluate(decision: Decision, view: View, placements: list[Placement]) -> si
     placed = {placement.volume for placement in placements}
     # The competitors are those that the decision counted there.
     competitors = decision.competitors.get(name)
-    others = tuple(
-        volume
-        for volume in (competitors.volumes if competitors is not None else ())
-        if placed.isdisjoint(longhorn_names(volume, view))
-    )
+    volumes = competitors.volumes if competitors is not None else ()
+    others = tuple(volume for volume in volumes if placed.isdisjoint(longhorn_names(volume, view)))
     return with_coming_copies(view, single_node.evaluate_node(view, decision.resolution_on(name), name, others))
 
 
@@ -90,16 +76,17 @@ def pending_allowances(allowances: Iterable[Placement], view: View) -> list[Plac
 
 
 def with_placements(view: View, placements: Iterable[Placement]) -> View:
+    """Returns the view with placements that no watch has shown."""
     # The caller ends their demand: a volume may be demanded by a claim that the view does not show as bound.
-    changes: Changes = {("replicas", entry.replica): _placed_replica(entry, view) for entry in placements}
+    placed: list[longhorn.Replica] = []
+    for entry in placements:
+        shown = view.snapshot.replicas.get(entry.replica)
+        replica = shown or longhorn.Replica(
+            entry.replica, entry.volume, entry.size, data_engine=entry.data_engine, image=entry.image
+        )
+        placed.append(replace(replica, node_id=entry.node, disk_id=entry.disk, disk_path=entry.disk_path))
+    changes: Changes = {("replicas", replica.name): replica for replica in placed}
     return update(view, changes, view.cluster.now).view if changes else view
-
-
-def _placed_replica(placement: Placement, view: View) -> longhorn.Replica:
-    replica = view.snapshot.replicas.get(placement.replica) or longhorn.Replica(
-        placement.replica, placement.volume, placement.size, data_engine=placement.data_engine, image=placement.image
-    )
-    return replace(replica, node_id=placement.node, disk_id=placement.disk, disk_path=placement.disk_path)
 
 
 def longhorn_names(volume: PodVolume, view: View) -> set[str]:
@@ -116,7 +103,18 @@ def longhorn_names(volume: PodVolume, view: View) -> set[str]:
 
 
 def with_coming_copies(view: View, evaluation: single_node.NodeEvaluation) -> single_node.NodeEvaluation:
-    return replace(evaluation, disks=tuple(_with_coming_copies(view, disk) for disk in evaluation.disks))
+    """Returns the evaluation with the backing images that Longhorn copies to disks once replicas that need them are there."""
+    disks: list[fit.OpenDisk] = []
+    for disk in evaluation.disks:
+        coming: dict[str, int] = {}
+        for replica in view.indexes.replicas_by_disk.get(disk.uuid) or ():
+            volume = view.snapshot.volumes.get(replica.volume)
+            image = view.snapshot.backing_images.get(volume.backing_image) if volume is not None else None
+            if image is not None and disk.uuid not in image.disks:
+                coming[image.name] = image.real_size
+        copies = tuple(copy for copy in disk.copies if copy[0] not in coming)
+        disks.append(replace(disk, free=disk.free - sum(coming.values()), copies=copies) if coming else disk)
+    return replace(evaluation, disks=tuple(disks))
 
 
 def evaluate_volumes(view: View, volumes: Sequence[PodVolume], name: str) -> single_node.NodeEvaluation:
@@ -134,20 +132,6 @@ def reason_by_half(evaluation: single_node.NodeEvaluation, budget: Budget) -> ve
     reason = evaluation.reason(portion)
     budget.take_back([portion])
     return reason
-
-
-def _with_coming_copies(view: View, disk: fit.OpenDisk) -> fit.OpenDisk:
-    coming: dict[str, int] = {}
-    for replica in view.indexes.replicas_by_disk.get(disk.uuid) or ():
-        volume = view.snapshot.volumes.get(replica.volume)
-        image = view.snapshot.backing_images.get(volume.backing_image) if volume is not None else None
-        if image is not None and disk.uuid not in image.disks:
-            coming[image.name] = image.real_size
-    if not coming:
-        # Longhorn copies an image to a disk after it has placed the first replica that needs it.
-        return disk
-    copies = tuple(copy for copy in disk.copies if copy[0] not in coming)
-    return replace(disk, free=disk.free - sum(coming.values()), copies=copies)
 
 
 Demands = Sequence[Demand]
@@ -178,9 +162,7 @@ class VolumesToCome(Struct, frozen=True):
         )
 
     def need_of(self, name: str, view: View) -> tuple[PodVolume, str] | None:
-        """Returns the volume with this name in Longhorn, and its pod as ``namespace/name``; None if no pod needs the
-        volume.
-        """
+        """Returns the volume of this Longhorn name and its pod, ``namespace/name``; None if no pod needs it."""
         for demand in self.demands:
             if name in longhorn_names(demand.volume, view):
                 return demand.volume, demand.pod
@@ -204,9 +186,7 @@ class VolumesToCome(Struct, frozen=True):
 
 
 def placed_identities(competing: CompetingVolumes, allowed: Collection[str], view: View) -> frozenset[str]:
-    """Returns the identities of the competing volumes that are placed already, by the allowed names in Longhorn or by
-    the view.
-    """
+    """Returns the identities of competing volumes that are placed, by the allowed Longhorn names or by the view."""
     placed: set[str] = set()
     for key, volume in all_volumes(competing).volumes.items():
         names = longhorn_names(volume, view)
@@ -224,12 +204,8 @@ _MAX_CONSIDERED: Final = 100
 
 
 class Steering:
-    """Looks for a place of one replica.
-
-    Args:
-        view: with what was allowed and no watch has shown
-        competing: returns the volumes that were promised space on a node, without this one
-        other_nodes: whether the replica may be moved to another node
+    """Looks for a place of one replica, by a view with what was allowed and no watch has shown. `competing` returns the volumes that
+    were promised space on a node, without this one. `other_nodes`: whether the replica may be moved to another node.
     """
 
     def __init__(
@@ -299,7 +275,7 @@ class Steering:
         if self._other_nodes:
             replicas = view.replicas_of(volume.name)
             cluster = self._part_of_cluster({replica.node_id for replica in replicas})
-            allowed = find_candidates(cluster, replica_request(self._placement, volume), replicas)
+            allowed = find_candidates(cluster, ReplicaRequest.for_replica(volume, self._placement), replicas)
             names += sorted({candidate.node.name for candidate in allowed.disks} - set(names))[:_MAX_NODES]
         places: list[Placement] = []
         for name in names:
@@ -318,11 +294,8 @@ class Steering:
         def space(node: longhorn.Node) -> int:
             return max((disk.storage_maximum - disk.storage_scheduled for disk in node.disks), default=0)
 
-        roomy = nlargest(_MAX_CONSIDERED, cluster.nodes.values(), key=space)
-        nodes = {node.name: node for node in roomy} | {
-            name: cluster.nodes[name] for name in homes if name in cluster.nodes
-        }
-        return replace(cluster, nodes=nodes)
+        names = {node.name for node in nlargest(_MAX_CONSIDERED, cluster.nodes.values(), key=space)}.union(homes)
+        return replace(cluster, nodes={name: node for name, node in cluster.nodes.items() if name in names})
 
 
 def disk_with_schedule(node: str, view: View) -> str:
@@ -332,26 +305,12 @@ def disk_with_schedule(node: str, view: View) -> str:
 
 
 def legal_disks(view: View, placement: Placement, volume: longhorn.Volume) -> frozenset[str]:
-    """Returns the UUIDs of disks of the placement's node that Longhorn's scheduler would consider for this replica, by
-    their true load.
-    """
+    """Returns the UUIDs of the node's disks that Longhorn would consider for this replica, by their true load."""
     node = view.snapshot.longhorn_nodes[placement.node]
     node = replace(node, disks=tuple(_with_true_load(view, node.name, disk) for disk in node.disks))
-    request = replica_request(placement, volume)
+    request = ReplicaRequest.for_replica(volume, placement)
     candidates = find_candidates(replace(view.cluster, nodes={node.name: node}), request, view.replicas_of(volume.name))
     return frozenset(candidate.disk_uuid for candidate in candidates.disks)
-
-
-def replica_request(placement: Placement, volume: longhorn.Volume) -> ReplicaRequest:
-    """Returns what Longhorn's scheduler is asked for a replica."""
-    return ReplicaRequest(
-        volume=volume,
-        replica_size=placement.size,
-        data_engine=placement.data_engine,
-        image=placement.image,
-        hard_node_affinity=placement.hard_node_affinity,
-        linked_clone_source=placement.linked_clone_source,
-    )
 
 
 def _with_true_load(view: View, node: str, disk: longhorn.Disk) -> longhorn.Disk:

@@ -68,10 +68,6 @@ _GUARD_PROBLEMS: Final = (
 _GUARD_OFF: Final = Finding(Severity.OK, "the placement guard is off")
 
 
-def check_unread(unknown: Sequence[str]) -> Findings:
-    return (Finding(Severity.WARNING, f"could not be read: {text}", command=advice_about(text)) for text in unknown)
-
-
 def check_kubernetes_version(kubernetes_version: str) -> Findings:
     """Whether the extender is tested with this Kubernetes."""
     version = minor_version(kubernetes_version)
@@ -271,9 +267,6 @@ CAPACITY_TRACKING: Final = "csi-storage-capacity-tracking"
 _CHARTS_CLASS: Final = "longhorn"
 # Longhorn names it in the claims that it creates for volumes that exist.
 _STATIC_CLASS: Final = "default-longhorn-static-storage-class"
-_FULL: Final = 100
-_OVER_PROVISIONING: Final = "storage-over-provisioning-percentage"
-_MINIMAL_AVAILABLE: Final = "storage-minimal-available-percentage"
 
 
 def check_settings(settings: Mapping[str, str]) -> Findings:
@@ -283,12 +276,12 @@ def check_settings(settings: Mapping[str, str]) -> Findings:
         what = f"cannot be read, so Longhorn places nothing: {fault}"
         yield _setting_finding(name, Severity.ERROR, what, "VALUE")
     percentage = known.storage_over_provisioning_percentage
-    if percentage > _FULL:
+    if percentage > 100:
         what = f"is {percentage}: more than a disk holds is promised, so that volumes may fill it"
-        yield _setting_finding(_OVER_PROVISIONING, Severity.WARNING, what, str(_FULL))
+        yield _setting_finding("storage-over-provisioning-percentage", Severity.WARNING, what, "100")
     if known.storage_minimal_available_percentage <= 0:
         what = "is 0: volumes are placed on disks without available space"
-        yield _setting_finding(_MINIMAL_AVAILABLE, Severity.WARNING, what, "25")
+        yield _setting_finding("storage-minimal-available-percentage", Severity.WARNING, what, "25")
 
 
 def check_capacity_tracking(
@@ -364,7 +357,10 @@ class Check(Struct, frozen=True):
 
 
 # fmt: off
-_FACTS: Final = Check("facts", "everything could be read", "unknown", check_unread)
+_FACTS: Final = Check(
+    "facts", "everything could be read", "unknown",
+    lambda unknown: (Finding(Severity.WARNING, f"could not be read: {text}", command=advice_about(text)) for text in unknown),
+)
 INSTALLED: Final = (
     _FACTS,
     Check("kubernetes-version", "Kubernetes' version is tested", "kubernetes_version", check_kubernetes_version),

@@ -20,13 +20,10 @@ _VERSION: Final = re.compile(r"v?(\d+)\.(\d+)")
 
 
 class Severity(StrEnum):
-    """How bad a finding is.
-
-    SKIPPED: nothing was checked.
-    """
+    """How bad a finding is."""
 
     OK = "ok"
-    SKIPPED = "skipped"
+    SKIPPED = "skipped"  # nothing was checked
     WARNING = "warning"
     ERROR = "error"
 
@@ -100,8 +97,7 @@ class Installation(Struct, frozen=True):
     admitted: installation.InstalledPod | None = None  # a new pod with a claim, as the API server would store it
     lease: installation.HeldLease | None = None
     endpoints: tuple[str, ...] = ()  # addresses in the extender's EndpointSlice
-    # What each of the extender's processes says, by pod.
-    reports: Mapping[str, ProcessReport] = {}
+    reports: Mapping[str, ProcessReport] = {}  # what each of the extender's processes says, by pod
     denied: tuple[installation.Permission, ...] | None = ()  # permissions that the extender lacks
     guard_installed: bool = False  # whether the placement guard's webhook is registered
     guard_trial: GuardTrial | None = None  # whether the placement guard answers; None if that was not tried

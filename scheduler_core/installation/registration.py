@@ -14,7 +14,6 @@ from scheduler_core.model import constraints, installation
 SECOND_SCHEDULER: Final = "longhorn-scheduler"
 _FILE_NAME: Final = "kube-scheduler-config.yaml"
 CLIENT_CERTIFICATE: Final = f"{PROGRAM}-client"
-_SECOND_CLIENT_FOLDER: Final = f"/etc/{CLIENT_CERTIFICATE}"
 _CONFIG_FLAG: Final = "--config"
 _KUBECONFIG_FLAG: Final = "--kubeconfig"
 # MutatingAdmissionPolicy: v1beta1 since the first, v1 since the second.
@@ -33,13 +32,10 @@ class Platform(StrEnum):
 
 
 class SentPods(StrEnum):
-    """Which pods kube-scheduler sends to the extender.
+    """Which pods kube-scheduler sends to the extender."""
 
-    REQUESTING: those that request its resource. ALL: every pod, so that none is scheduled while no extender answers.
-    """
-
-    REQUESTING = "requesting"
-    ALL = "all"
+    REQUESTING = "requesting"  # those that request its resource
+    ALL = "all"  # every pod, so that none is scheduled while no extender answers
 
 
 class SchedulerFlags(Struct, frozen=True):
@@ -91,7 +87,7 @@ def configuration_path(platform: Platform) -> str:
 def client_folder(platform: Platform) -> str:
     """The folder of kube-scheduler's client certificate, key and trusted authority."""
     folder = _FOLDERS.get(platform)
-    return f"{folder}/{PROGRAM}" if folder is not None else _SECOND_CLIENT_FOLDER
+    return f"{folder}/{PROGRAM}" if folder is not None else f"/etc/{CLIENT_CERTIFICATE}"
 
 
 def configuration(registration: Registration) -> dict[str, Any]:
@@ -109,7 +105,7 @@ def configuration(registration: Registration) -> dict[str, Any]:
         "leaderElection": {"leaderElect": True, **election},
         **profiles,
         "percentageOfNodesToScore": 100,
-        "extenders": _extenders(registration, every_pod=is_second or registration.pods is SentPods.ALL),
+        "extenders": _extenders(registration),
     }
 
 
@@ -119,7 +115,13 @@ def printed_configuration(registration: Registration) -> dict[str, Any]:
     return {"cluster": {"scheduler": {"config": config}}} if registration.platform is Platform.TALOS else config
 
 
-def _extenders(registration: Registration, *, every_pod: bool) -> list[dict[str, Any]]:
+def _extenders(registration: Registration) -> list[dict[str, Any]]:
+    tls: dict[str, Any] = {}
+    if registration.tls:
+        folder = client_folder(registration.platform)
+        files = {"caFile": f"{folder}/ca.crt", "certFile": f"{folder}/tls.crt", "keyFile": f"{folder}/tls.key"}
+        # The name in the certificate, also where the address is called.
+        tls = {"tlsConfig": {"serverName": f"{PROGRAM}.{registration.namespace}.svc", **files}}
     managed = {"managedResources": [{"name": constraints.EXTENDER_RESOURCE, "ignoredByScheduler": True}]}
     scores = {"prioritizeVerb": "prioritize", "weight": 1} if registration.scores else {}
     extender = {
@@ -128,24 +130,15 @@ def _extenders(registration: Registration, *, every_pod: bool) -> list[dict[str,
         **scores,
         "preemptVerb": "preempt",
         "enableHTTPS": registration.tls,
-        **_tls_config(registration),
+        **tls,
         "nodeCacheCapable": True,
         "ignorable": False,
         "httpTimeout": "3s",
     }
-    if not every_pod:
+    if registration.platform is not Platform.SECOND_SCHEDULER and registration.pods is SentPods.REQUESTING:
         return [{**extender, **managed}]
     # An entry without verbs is never called. It lets pods be scheduled that request the resource.
     return [extender, {"urlPrefix": registration.url_prefix, "nodeCacheCapable": True, **managed}]
-
-
-def _tls_config(registration: Registration) -> dict[str, Any]:
-    if not registration.tls:
-        return {}
-    folder = client_folder(registration.platform)
-    files = {"caFile": f"{folder}/ca.crt", "certFile": f"{folder}/tls.crt", "keyFile": f"{folder}/tls.key"}
-    # The name in the certificate, also where the address is called.
-    return {"tlsConfig": {"serverName": f"{PROGRAM}.{registration.namespace}.svc", **files}}
 
 
 def certificate_steps(registration: Registration) -> tuple[str, ...]:
@@ -166,9 +159,7 @@ def certificate_steps(registration: Registration) -> tuple[str, ...]:
 
 
 def policy_folder(kubernetes_version: str, scheduler_name: str) -> str:
-    """The overlay that sends pods with claims to the extender, "" if Kubernetes has no such policies; a version that
-    cannot be read counts as a new one.
-    """
+    """The overlay that sends pods with claims here, "" where Kubernetes has no policies; "" counts as a new version."""
     version = minor_version(kubernetes_version)
     if version is not None and version < _OLDEST_POLICY:
         return ""
@@ -191,22 +182,19 @@ def steps(platform: Platform, pods: SentPods, kubernetes_version: str = "") -> t
     """What to do with the file, and afterwards, one step per line, with commands indented. Without a version, it names
     the policies of all versions.
     """
-    if platform is Platform.SECOND_SCHEDULER:
-        ask = ("Then let pods with claims use it:", *_policy_steps(kubernetes_version, SECOND_SCHEDULER))
-    elif pods is SentPods.REQUESTING:
+    is_second = platform is Platform.SECOND_SCHEDULER
+    ask: list[str] = []
+    if is_second or pods is SentPods.REQUESTING:
+        name = SECOND_SCHEDULER if is_second else installation.DEFAULT_SCHEDULER
         intro = "Once every kube-scheduler runs with it, let pods with claims ask:"
-        ask = (intro, *_policy_steps(kubernetes_version, installation.DEFAULT_SCHEDULER))
-    else:
-        ask = ()
+        ask = [
+            "Then let pods with claims use it:" if is_second else intro,
+            f"  {apply_policy(kubernetes_version, name)}",
+        ]
+        if not kubernetes_version:
+            folder = policy_folder("", name).rpartition("/")[2]
+            ask.append(f"({folder}-v1beta1 on Kubernetes 1.34 and 1.35; older versions have no such policies)")
     return (*_registration_steps(platform), *ask, "Check:", "  longhorn-extender doctor")
-
-
-def _policy_steps(kubernetes_version: str, scheduler_name: str) -> tuple[str, ...]:
-    command = f"  {apply_policy(kubernetes_version, scheduler_name)}"
-    if kubernetes_version:
-        return (command,)
-    folder = policy_folder("", scheduler_name).rpartition("/")[2]
-    return (command, f"({folder}-v1beta1 on Kubernetes 1.34 and 1.35; older versions have no such policies)")
 
 
 def _registration_steps(platform: Platform) -> tuple[str, ...]:

@@ -154,9 +154,7 @@ def check_ask_policy(
     scheduler_name: str,
     kubernetes_version: str,
 ) -> Findings:
-    """Whether pods with claims are sent to the extender: a policy or the pods themselves request it, or kube-scheduler
-    sends all pods.
-    """
+    """Whether pods with claims reach the extender: by a policy, by themselves, or because all pods are sent."""
     probe, plain_probe = probes
     sends_all = plain_probe is not None and is_refusal(plain_probe.message)
     if sends_all or (admitted is not None and admitted.asks(scheduler_name)):

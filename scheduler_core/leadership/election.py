@@ -91,16 +91,12 @@ class ElectionTiming(Struct, frozen=True):
 class LeaseRecord(Struct, frozen=True):
     """The content of a Lease."""
 
-    # The identity of the candidate that holds it, "" for none.
-    holder: Annotated[str, "spec.holderIdentity"] = ""
+    holder: Annotated[str, "spec.holderIdentity"] = ""  # the identity of the candidate that holds it, "" for none
     # Whole seconds within which the holder promises to renew; 0 if absent.
     duration: Annotated[int, "spec.leaseDurationSeconds"] = 0
-    # Wall-clock text of the taking, for people; "" if absent.
-    acquired: Annotated[str, "spec.acquireTime"] = ""
-    # Wall-clock text of the last renewal, for people; "" if absent.
-    renewed: Annotated[str, "spec.renewTime"] = ""
-    # How often it was taken.
-    transitions: Annotated[int, "spec.leaseTransitions"] = 0
+    acquired: Annotated[str, "spec.acquireTime"] = ""  # wall-clock text of the taking, for people; "" if absent
+    renewed: Annotated[str, "spec.renewTime"] = ""  # wall-clock text of the last renewal, for people; "" if absent
+    transitions: Annotated[int, "spec.leaseTransitions"] = 0  # how often it was taken
     # The version it was read at; a replace with this record is based on it.
     resource_version: Annotated[str, "metadata.resourceVersion"] = ""
 
@@ -108,19 +104,13 @@ class LeaseRecord(Struct, frozen=True):
     def released(self) -> bool:
         return not self.holder and self.duration == RELEASED_SECONDS
 
-    def has_same_content_as(self, other: "LeaseRecord") -> bool:
-        """Whether the records are equal apart from the version: written by the same write."""
-        return replace(self, resource_version=other.resource_version) == other
-
 
 class ReadLease(Struct, frozen=True):
     """Get the Lease. Report `LeaseRead`, `LeaseAbsent` or `CallFailed`."""
 
 
 class CreateLease(Struct, frozen=True):
-    """Create the Lease. Report `LeaseRead` of the created Lease, `WriteConflicted` if one exists already, or
-    `CallFailed`.
-    """
+    """Create the Lease. Report `LeaseRead`, `WriteConflicted` if one exists already, or `CallFailed`."""
 
     record: LeaseRecord
 
@@ -224,9 +214,7 @@ class Candidate(Struct, frozen=True):
 
 
 def plan(state: Candidate, now: float, timestamp: str) -> Action:
-    """Returns the next action. `timestamp` is the wall clock in RFC 3339 with microseconds, written into the Lease for
-    people.
-    """
+    """Returns the next action. `timestamp`, the wall clock in RFC 3339, is written into the Lease for people."""
     if now < state.act_at:
         return Wait(state.act_at)
     if not state.current:
@@ -269,7 +257,19 @@ def step(state: Candidate, event: Event) -> Candidate:
             pause = _backoff(state, jitter)
             return replace(state, current=False, attempts=attempts, failures=state.failures + 1, act_at=at + pause)
         case ShouldCompete(compete, at):
-            return _apply_compete(state, at, compete=compete)
+            if compete == state.competing:
+                return state
+            if compete:
+                return replace(state, competing=True, current=False, act_at=at)
+            # A lost answer may have been a success, and then there is a Lease to release.
+            may_hold = state.held or bool(state.attempts)
+            return replace(
+                state,
+                competing=False,
+                leading_until=_LONG_AGO,
+                current=state.current and state.held,
+                act_at=at if may_hold else NEVER,
+            )
 
 
 def _apply_read(state: Candidate, event: LeaseRead) -> Candidate:
@@ -277,7 +277,14 @@ def _apply_read(state: Candidate, event: LeaseRead) -> Candidate:
     at = event.at
     unchanged = state.observed_record is not None and state.observed_record.resource_version == record.resource_version
     observed_time = state.observed_time if unchanged else at
-    held = _is_own(state, record, at, unchanged=unchanged)
+    # The three cases of the module's text. Records that are equal apart from the version are of the same write.
+    written = any(
+        replace(attempt.record, resource_version=record.resource_version) == record
+        and at < attempt.sent + state.timing.renew_deadline
+        for attempt in state.attempts
+    )
+    repaired = state.leading(at) and record.holder in {"", state.identity}
+    held = (unchanged and state.held) or written or repaired
     attempts = state.attempts if unchanged else ()
     after = partial(
         replace, state, observed_record=record, observed_time=observed_time, held=held, attempts=attempts, current=held
@@ -293,22 +300,14 @@ def _apply_read(state: Candidate, event: LeaseRead) -> Candidate:
     return after(leading_until=_LONG_AGO, failures=0, act_at=at + state.timing.follow_period)
 
 
-def _is_own(state: Candidate, record: LeaseRecord, at: float, *, unchanged: bool) -> bool:
-    if unchanged and state.held:
-        return True
-    if any(
-        attempt.record.has_same_content_as(record) and at < attempt.sent + state.timing.renew_deadline
-        for attempt in state.attempts
-    ):
-        return True
-    return state.leading(at) and record.holder in {"", state.identity}
-
-
 def _apply_replace(state: Candidate, event: LeaseReplaced) -> Candidate:
     record = event.record
     at = event.at
-    predecessors_deadline = _predecessors_deadline(state)
     before = state.observed_record
+    # After its release a leader answered nothing.
+    predecessors_deadline = state.leading_until
+    if before is not None and not before.released:
+        predecessors_deadline = max(state.leading_until, state.observed_time + state.timing.renew_deadline)
     state = replace(
         state, observed_record=record, observed_time=at, held=bool(record.holder), current=True, attempts=(), failures=0
     )
@@ -326,28 +325,6 @@ def _apply_replace(state: Candidate, event: LeaseReplaced) -> Candidate:
         answered_until=predecessors_deadline if won else state.answered_until,
         predecessor=before if won else state.predecessor,
         act_at=max(at, event.sent + state.timing.retry_period),
-    )
-
-
-def _predecessors_deadline(state: Candidate) -> float:
-    if state.observed_record is None or state.observed_record.released:
-        return state.leading_until  # after its release a leader answered nothing
-    return max(state.leading_until, state.observed_time + state.timing.renew_deadline)
-
-
-def _apply_compete(state: Candidate, at: float, *, compete: bool) -> Candidate:
-    if compete == state.competing:
-        return state
-    if compete:
-        return replace(state, competing=True, current=False, act_at=at)
-    # A lost answer may have been a success, and then there is a Lease to release.
-    may_hold = state.held or bool(state.attempts)
-    return replace(
-        state,
-        competing=False,
-        leading_until=_LONG_AGO,
-        current=state.current and state.held,
-        act_at=at if may_hold else NEVER,
     )
 
 

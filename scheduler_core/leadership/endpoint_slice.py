@@ -112,9 +112,7 @@ def plan_publish(service: LeaderService, leader: Endpoint, current: Slice | None
 
 
 def plan_withdraw(service: LeaderService, former: Endpoint, current: Slice | None) -> SliceChange | None:
-    """The change that points the Service nowhere, or None if the Service does not point to `former`, so that a
-    successor's endpoint stays.
-    """
+    """The change that points the Service nowhere; None if it points to another process, such as a successor."""
     if current is None or all(
         (endpoint.address, endpoint.port) != (former.address, former.port) for endpoint in current.endpoints
     ):

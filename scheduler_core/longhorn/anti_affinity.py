@@ -23,15 +23,8 @@ class SoftAntiAffinity(Struct, frozen=True):
     @classmethod
     def of(cls, volume: Volume, settings: Settings) -> "SoftAntiAffinity":
         """What counts for a volume: its fields over the settings."""
-        return cls(
-            node=effective_soft_anti_affinity(volume.replica_soft_anti_affinity, settings.replica_soft_anti_affinity),
-            zone=effective_soft_anti_affinity(
-                volume.replica_zone_soft_anti_affinity, settings.replica_zone_soft_anti_affinity
-            ),
-            disk=effective_soft_anti_affinity(
-                volume.replica_disk_soft_anti_affinity, settings.replica_disk_soft_anti_affinity
-            ),
-        )
+        names = ("replica_soft_anti_affinity", "replica_zone_soft_anti_affinity", "replica_disk_soft_anti_affinity")
+        return cls(*(effective_soft_anti_affinity(getattr(volume, name), getattr(settings, name)) for name in names))
 
 
 class Occupancy(Struct, frozen=True):
@@ -46,9 +39,7 @@ class Occupancy(Struct, frozen=True):
 def occupancy(
     replicas: Iterable[Replica], candidates: Mapping[str, Node], *, ignore_failed: bool, replenishing: bool
 ) -> Occupancy:
-    """The nodes and zones that replicas use (getCurrentNodesAndZones). Replicas count only on node candidates, so a
-    cordoned node frees its zone.
-    """
+    """The places that replicas on node candidates use (getCurrentNodesAndZones): a cordoned node frees its zone."""
     counting = [
         replica
         for replica in replicas
@@ -93,9 +84,11 @@ def tiers(
     but the last, USED_NODE, only holds nodes whose tags fit.
     """
     soft = SoftAntiAffinity.of(request.volume, cluster.settings)
-    tagged = [*candidates.values()]
-    if not stages.takes_any_tags(cluster, request):
-        tagged = [node for node in tagged if stages.node_tag_refusal(cluster, request, node) is None]
+    # Most volumes go to nodes with any tags.
+    selective = request.volume.node_selector or request.volume.backing_image
+    any_tags = not selective and cluster.settings.allow_empty_node_selector_volume
+    nodes = candidates.values()
+    tagged = [node for node in nodes if any_tags or stages.node_tag_refusal(cluster, request, node) is None]
     best_effort = balances_best_effort(request.volume, cluster.settings)
     members: Mapping[Tier, Callable[[], Sequence[Node]]] = {
         Tier.UNUSED_ZONE: lambda: [node for node in tagged if node.zone not in used.zones],

@@ -38,7 +38,9 @@ class Cluster:
     # By image, ordered by name; None if the snapshot's source did not list them: then all are ready.
     engine_images: Mapping[str, tuple[longhorn.EngineImage, ...]] | None
     # What placements found out about nodes that are the same in later versions, by what volumes ask of nodes and disks (`placement`).
-    known_nodes: dict[object, Any] = field(default_factory=dict[object, Any], compare=False, repr=False)
+    known_nodes: dict[object, tuple[tuple[object, ...], Mapping[str, Any]]] = field(
+        default_factory=dict[object, tuple[tuple[object, ...], Mapping[str, Any]]], compare=False, repr=False
+    )
 
     @classmethod
     def of(cls, snapshot: Snapshot, now: datetime, settings: Settings | None = None) -> "Cluster":

@@ -11,13 +11,13 @@ when it creates the volume, whatever the pod's node. From then on their bytes ar
 (node_controller.go), and the volume only has to be attached.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from msgspec import Struct
 
 from scheduler_core.errors import CoreError, ResolutionError
-from scheduler_core.longhorn import refusal_rules, space, volume_validation
+from scheduler_core.longhorn import node_status, refusal_rules, space, volume_validation
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.settings import AUTO_BALANCE_DISABLED, Settings, Version, parse_bool, parse_int
 from scheduler_core.model import kube, longhorn, quantity
@@ -33,8 +33,6 @@ DEFAULT_STRIP_SIZE: Final = "64"
 SHARDED_VOLUMES: Final[Version] = (1, 12, 1)
 EXCLUSIVE_ACCESS_MODE: Final = "ReadWriteOncePod"
 SHARED_ACCESS_MODES: Final = frozenset({"ReadWriteMany", "ReadOnlyMany"})
-_CREATED_IMAGES: Final = ("download", "export-from-volume")
-_FILE_SYSTEM_PARAMETERS: Final = ("csi.storage.k8s.io/fstype", "fsType")
 ANYWHERE: Final = longhorn.TopologyTerm()
 """The domain of a node without a zone and a region, or of a node that is not known."""
 # The first release whose CSI driver reads the parameter.
@@ -45,8 +43,7 @@ class Provisioning(Struct, frozen=True):
     """What a new volume depends on besides its claim and its class."""
 
     settings: Settings  # Longhorn's settings
-    # The existing backing images by name.
-    images: Mapping[str, longhorn.BackingImage] = {}
+    images: Mapping[str, longhorn.BackingImage] = {}  # the existing backing images by name
     backups: Mapping[str, longhorn.Backup] = {}  # the backups by name
     # Zone and region of the node that the pod runs on, both empty if it has none or is not known.
     domain: longhorn.TopologyTerm = ANYWHERE
@@ -64,7 +61,7 @@ def _round_up(size: int, step: int = SIZE_STEP) -> int:
 
 def file_system(parameters: Mapping[str, str]) -> str:
     """The file system a StorageClass asks for. "" if it leaves the choice to the driver (ext4)."""
-    return next((parameters[key] for key in _FILE_SYSTEM_PARAMETERS if parameters.get(key)), "")
+    return parameters.get("csi.storage.k8s.io/fstype") or parameters.get("fsType", "")
 
 
 def volume_for_claim(
@@ -153,7 +150,7 @@ def _with_topology(volume: longhorn.Volume, parameters: Mapping[str, str], known
         return volume
     term = (
         domain
-        if volume_validation.REGION_KEY in known.settings.csi_allowed_topology_keys
+        if node_status.REGION_LABEL in known.settings.csi_allowed_topology_keys
         else longhorn.TopologyTerm(domain.zone)
     )
     # Within a zone there is no hard anti-affinity of zones (mutator.go: Create).
@@ -178,7 +175,7 @@ def _with_image(
         error = volume_validation.backing_image_error(volume, image, parameters.get("backingImageDataSourceType", ""))
         if error:
             raise ResolutionError(f"{subject}: {error}")
-    elif parameters.get("backingImageDataSourceType") in _CREATED_IMAGES:
+    elif parameters.get("backingImageDataSourceType") in ("download", "export-from-volume"):
         return replace(
             volume,
             backing_image="",
@@ -286,7 +283,6 @@ def _metadata_bytes_of_device(size: int) -> int:
 
 
 HOSTNAME: Final = "kubernetes.io/hostname"
-ZONE: Final = "topology.kubernetes.io/zone"
 MODE: Final = "storageCapacityMode"
 _DISK_TYPE_BY_ENGINE: Final = {longhorn.V1: longhorn.FILESYSTEM, longhorn.V2: longhorn.BLOCK}
 
@@ -308,38 +304,27 @@ def get_capacity(cluster: Cluster, topology: Mapping[str, str], parameters: Mapp
     Raises:
         CapacityError: a topology segment is missing or unknown, or the mode is neither node nor zone
     """
-    nodes = _nodes_of_segment(cluster, topology, parameters)
-    free = [size for node in nodes for size in _free_sizes(cluster.settings, node, parameters)]
-    return Capacity(sum(free), max(free, default=0))
-
-
-def _nodes_of_segment(
-    cluster: Cluster, topology: Mapping[str, str], parameters: Mapping[str, str]
-) -> list[longhorn.Node]:
     mode = parameters.get(MODE, "node")
-    if mode == "node":
-        name = _segment(topology, HOSTNAME)
-        if name not in cluster.nodes:
-            raise CapacityError(f"NotFound: node {name} not found")
-        return [cluster.nodes[name]]
-    if mode == "zone":
-        zone = _segment(topology, ZONE)
-        return [node for node in cluster.nodes.values() if node.zone == zone]
-    raise CapacityError(f"InvalidArgument: unexpected value \"{mode}\" for storage class parameter '{MODE}'")
-
-
-def _segment(topology: Mapping[str, str], key: str) -> str:
+    if mode not in {"node", "zone"}:
+        raise CapacityError(f"InvalidArgument: unexpected value \"{mode}\" for storage class parameter '{MODE}'")
+    key = HOSTNAME if mode == "node" else node_status.ZONE_LABEL
     if key not in topology:
         raise CapacityError(f'InvalidArgument: missing "{key}" topology segment')
-    return topology[key]
-
-
-def _free_sizes(settings: Settings, node: longhorn.Node, parameters: Mapping[str, str]) -> Iterable[int]:
+    place = topology[key]
+    if mode == "node" and place not in cluster.nodes:
+        raise CapacityError(f"NotFound: node {place} not found")
+    settings = cluster.settings
     selector = _selector(parameters.get("nodeSelector", ""))
-    usable = node.ready and node.schedulable and node.allow_scheduling and not node.eviction_requested
-    if not usable or not refusal_rules.selectors_match(node.tags, selector, settings.allow_empty_node_selector_volume):
-        return []
-    return [free_size(disk, settings) for disk in node.disks if _is_usable(disk, settings, parameters)]
+    free = [
+        free_size(disk, settings)
+        for node in cluster.nodes.values()
+        if place == (node.name if mode == "node" else node.zone)
+        and (node.ready and node.schedulable and node.allow_scheduling and not node.eviction_requested)
+        and refusal_rules.selectors_match(node.tags, selector, settings.allow_empty_node_selector_volume)
+        for disk in node.disks
+        if _is_usable(disk, settings, parameters)
+    ]
+    return Capacity(sum(free), max(free, default=0))
 
 
 def _is_usable(disk: longhorn.Disk, settings: Settings, parameters: Mapping[str, str]) -> bool:

@@ -2,7 +2,7 @@
 disk with the numbers and the first rule that refuses it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -63,26 +63,20 @@ def create_volume(cluster: Cluster, volume: Volume) -> dict[VolumeOutcome, bool]
     total = volume.number_of_replicas
     if waits_for_attachment(volume):
         return {VolumeOutcome((), total, total, ScheduledCondition()): False}
-    outcomes: dict[VolumeOutcome, bool] = {}
-    for end in _reachable_ends(cluster, volume):
-        outcome = VolumeOutcome(end.places, total, total - len(end.places), _condition(cluster, volume, end))
-        outcomes[outcome] = outcomes.get(outcome, False) or end.chance
-    return outcomes
-
-
-def waits_for_attachment(volume: Volume) -> bool:
-    """Whether replicas stay unscheduled until the volume is attached, because it needs local data and has no node yet."""
-    return volume.data_locality in (BEST_EFFORT, STRICT_LOCAL) and not volume.node_id
-
-
-def _reachable_ends(cluster: Cluster, volume: Volume) -> list[_Progress]:
-    """Every end that some sequence of choices reaches."""
-    ends: list[_Progress] = []
+    ends: list[_Progress] = []  # every end that some sequence of choices reaches
     level: dict[tuple[Place, ...], _Progress] = {(): _Progress()}
+    pending = Replica(
+        name="",
+        volume=volume.name,
+        size=volume.size,
+        data_engine=volume.data_engine,
+        image=volume.image,
+        hard_node_affinity=volume.node_id if volume.data_locality == STRICT_LOCAL else "",
+    )
     for _ in range(volume.number_of_replicas):
         next_level: dict[tuple[Place, ...], _Progress] = {}
         for state in level.values():
-            schedule = _schedule_next(cluster, volume, state.placed)
+            schedule = placement.schedule_replica(cluster, volume, pending, state.placed)
             if not schedule.choices:
                 # Nothing changes for the remaining replicas, so they fail alike.
                 ends.append(replace(state, reasons=schedule.reasons))
@@ -94,20 +88,16 @@ def _reachable_ends(cluster: Cluster, volume: Volume) -> list[_Progress]:
                     reached, chance=reached.chance or (same is not None and same.chance)
                 )
         level = next_level
-    return [*ends, *level.values()]
+    outcomes: dict[VolumeOutcome, bool] = {}
+    for end in (*ends, *level.values()):
+        outcome = VolumeOutcome(end.places, total, total - len(end.places), _condition(cluster, volume, end))
+        outcomes[outcome] = outcomes.get(outcome, False) or end.chance
+    return outcomes
 
 
-def _schedule_next(cluster: Cluster, volume: Volume, placed: tuple[Replica, ...]) -> placement.PlacementResult:
-    affinity = volume.node_id if volume.data_locality == STRICT_LOCAL else ""
-    pending = Replica(
-        name="",
-        volume=volume.name,
-        size=volume.size,
-        data_engine=volume.data_engine,
-        image=volume.image,
-        hard_node_affinity=affinity,
-    )
-    return placement.schedule_replica(cluster, volume, pending, placed)
+def waits_for_attachment(volume: Volume) -> bool:
+    """Whether replicas stay unscheduled until the volume is attached, because it needs local data and has no node yet."""
+    return volume.data_locality in (BEST_EFFORT, STRICT_LOCAL) and not volume.node_id
 
 
 def _place_replica(volume: Volume, state: _Progress, choice: placement.Choice) -> _Progress:
@@ -194,9 +184,13 @@ def explain(cluster: Cluster, request: ReplicaRequest, replicas: Sequence[Replic
     candidates = placement.find_candidates(cluster, request, replicas)
     refusal = placement.cluster_refusal(cluster, request)
     open_nodes, _ = placement.node_candidates(cluster, request)
-    tiers = (
-        {} if refusal else _tier_by_node(placement.tiers_of(cluster, request, open_nodes, replicas), candidates.tier)
-    )
+    # The tier in which each node was tried; once a tier has won, only its nodes are listed.
+    tried = [
+        entry
+        for entry in placement.tiers_of(cluster, request, open_nodes, replicas)
+        if candidates.tier is None or entry[0] is candidates.tier
+    ]
+    tiers = {} if refusal else {node.name: tier for tier, nodes in reversed(tried) for node in nodes}
     candidate_disks = frozenset((candidate.node.name, candidate.disk.name) for candidate in candidates.disks)
 
     def explain_node(node: Node) -> NodeExplanation:
@@ -215,12 +209,6 @@ def explain(cluster: Cluster, request: ReplicaRequest, replicas: Sequence[Replic
         return NodeExplanation(node, refusal, tier, tuple(disks))
 
     return PlacementExplanation(candidates, refusal, tuple(map(explain_node, cluster.nodes.values())))
-
-
-def _tier_by_node(tiers: Iterable[tuple[Tier, Sequence[Node]]], winner: Tier | None) -> Mapping[str, Tier]:
-    """The tier in which each node was tried; once a tier has won, only its nodes are listed."""
-    tried = [entry for entry in tiers if winner is None or entry[0] is winner]
-    return {node.name: tier for tier, nodes in reversed(tried) for node in nodes}
 
 
 def _anti_affinity_refusal(node: Node, replicas: Sequence[Replica]) -> Refusal:

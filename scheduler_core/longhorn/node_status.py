@@ -28,7 +28,6 @@ _NOT_READY_GRACE: Final = timedelta(seconds=15)
 _PRESSURES: Final = ("DiskPressure", "PIDPressure", "MemoryPressure", "NetworkUnavailable")
 _NODE_NOT_READY: Final = "NodeNotReady"
 _NO_SHARDS: Final[Mapping[str, int]] = MappingProxyType({})
-_EMPTY_VOLUME: Final = longhorn.Volume(name="")
 
 
 class ManagerPod(Struct, frozen=True):
@@ -60,7 +59,10 @@ def sync_node(
     # `collected` is by disk name, None if the monitor has not run yet. `shards` are the bytes of sharded volumes by
     # disk UUID.
     synced = sync_node_remotely(cluster, node, pods)
-    disks = synced.disks if collected is None else collect_disks(synced.disks, collected)
+    disks: Iterable[Disk] = synced.disks
+    if collected is not None:
+        fsids = Counter(entry.fsid for entry in collected.values() if entry.fsid)
+        disks = (_collect_disk(disk, collected.get(disk.name), fsids) for disk in synced.disks)
     return replace(synced, disks=tuple(sync_disk(cluster, disk, shards.get(disk.uuid, 0)) for disk in disks))
 
 
@@ -82,10 +84,15 @@ def sync_node_remotely(cluster: Cluster, node: Node, pods: Iterable[ManagerPod])
 
 
 def ready_condition(cluster: Cluster, node: Node, pods: tuple[ManagerPod, ...]) -> Condition:
-    """The node's Ready condition, from manager pod and Kubernetes node. Kubernetes' conditions win over the pod's; of
-    several bad ones, the last wins.
-    """
-    return _kubernetes_problem(cluster, node) or _pod_condition(node, pods)
+    """The node's Ready condition. Kubernetes' conditions win over the manager pod's; of several bad ones, the last."""
+    problem = _kubernetes_problem(cluster, node)
+    if problem is not None:
+        return problem
+    if not pods:
+        return Condition("Ready", "False", "ManagerPodMissing", f"node {node.name} has no manager pod")
+    if not any(pod.ready and pod.phase == "Running" for pod in pods):
+        return Condition("Ready", "False", "ManagerPodDown", f"the manager pod of node {node.name} is not running")
+    return Condition("Ready", "True")
 
 
 def _kubernetes_problem(cluster: Cluster, node: Node) -> Condition | None:
@@ -114,14 +121,6 @@ def is_down(cluster: Cluster, name: str) -> bool:
 
 def _shows_down(ready: Condition | None) -> bool:
     return ready is not None and ready.status == "False" and ready.reason in (NODE_GONE, _KUBE_NOT_READY)
-
-
-def _pod_condition(node: Node, pods: tuple[ManagerPod, ...]) -> Condition:
-    if not pods:
-        return Condition("Ready", "False", "ManagerPodMissing", f"node {node.name} has no manager pod")
-    if not any(pod.ready and pod.phase == "Running" for pod in pods):
-        return Condition("Ready", "False", "ManagerPodDown", f"the manager pod of node {node.name} is not running")
-    return Condition("Ready", "True")
 
 
 def _is_not_ready(cluster: Cluster, ready: Condition) -> bool:
@@ -158,11 +157,6 @@ def _mark_node_not_ready(disk: Disk) -> Disk:
 def _with_conditions(disk: Disk, *conditions: Condition) -> Disk:
     unchanged = (entry for entry in disk.conditions if entry.type not in {new.type for new in conditions})
     return replace(disk, conditions=(*conditions, *unchanged))
-
-
-def collect_disks(disks: Iterable[Disk], collected: Mapping[str, CollectedDisk]) -> tuple[Disk, ...]:
-    fsids = Counter(entry.fsid for entry in collected.values() if entry.fsid)
-    return tuple(_collect_disk(disk, collected.get(disk.name), fsids) for disk in disks)
 
 
 def _collect_disk(disk: Disk, measured: CollectedDisk | None, fsids: Mapping[str, int]) -> Disk:
@@ -227,13 +221,10 @@ def scheduled_backing_images(cluster: Cluster, disk: Disk) -> dict[str, int]:
 
 
 def disk_schedulable_condition(cluster: Cluster, disk: Disk) -> Condition:
-    """The Schedulable condition of a ready disk. True if the disk could take a replica of no size
-    (IsSchedulableToDisk(0, 0)).
-    """
+    """Schedulable of a ready disk: whether a replica of no size fits (IsSchedulableToDisk(0, 0))."""
     space = disk_space(disk, cluster.settings)
     rule = space_refusal(0, 0, space)
     if rule is None:
         return Condition("Schedulable", "True")
-    return Condition(
-        "Schedulable", "False", "DiskPressure", space_detail(rule, disk, cluster.settings, space, _EMPTY_VOLUME)
-    )
+    detail = space_detail(rule, disk, cluster.settings, space, longhorn.Volume(name=""))
+    return Condition("Schedulable", "False", "DiskPressure", detail)

@@ -203,15 +203,6 @@ class _KnownNode(Struct, frozen=True):
         return eligible, self.reasons | _reported_reasons(rule for rule in rules if rule is not None)
 
 
-class _KnownNodes(NamedTuple):
-    """What is known of the nodes of one cluster, as long as these objects are the cluster's."""
-
-    objects: tuple[object, ...]
-    nodes: Mapping[str, Node]
-    kube_nodes: Mapping[str, kube.Node]
-    by_name: Mapping[str, _KnownNode]
-
-
 def _known_nodes(cluster: Cluster, request: ReplicaRequest) -> Mapping[str, _KnownNode]:
     """What is known of every node, renewed for those that have changed; empty where more decides than node and disks."""
     volume = request.volume
@@ -222,18 +213,22 @@ def _known_nodes(cluster: Cluster, request: ReplicaRequest) -> Mapping[str, _Kno
         or stages.space_setting_refusal(cluster)
     ):
         return {}
-    objects = (cluster.settings, cluster.instance_managers, cluster.engine_images)
+    # What is known holds as long as the first three of these are the cluster's, and for all nodes while the others are, too.
+    objects = (
+        *(cluster.settings, cluster.instance_managers, cluster.engine_images),
+        *(cluster.nodes, cluster.kube_nodes),
+    )
     key = (
         *(request.data_engine, request.image, request.hard_node_affinity),
         *(volume.data_engine, volume.node_selector, volume.disk_selector, volume.topology_requirement),
     )
-    known: _KnownNodes | None = cluster.known_nodes.get(key)
-    before: Mapping[str, _KnownNode] = {}
-    if known is not None and all(each is other for each, other in zip(known.objects, objects, strict=True)):
-        # Status lags: several placements read the same nodes.
-        if known.nodes is cluster.nodes and known.kube_nodes is cluster.kube_nodes:
-            return known.by_name
-        before = known.by_name
+    known_objects, before = cluster.known_nodes.get(key, ((), {}))
+    same = [each is other for each, other in zip(known_objects, objects, strict=False)]
+    # Status lags: several placements read the same nodes.
+    if before and all(same):
+        return before
+    if not all(same[:3]):
+        before = {}
     by_name: dict[str, _KnownNode] = {}
     for name, node in cluster.nodes.items():
         kube_node = cluster.kube_nodes.get(name)
@@ -241,9 +236,9 @@ def _known_nodes(cluster: Cluster, request: ReplicaRequest) -> Mapping[str, _Kno
         if entry is None or entry.node is not node or entry.kube_node is not kube_node:
             entry = _examine_node(cluster, request, node, kube_node)
         by_name[name] = entry
-    if known is None and len(cluster.known_nodes) >= _MAX_KNOWN:
+    if key not in cluster.known_nodes and len(cluster.known_nodes) >= _MAX_KNOWN:
         cluster.known_nodes.clear()
-    cluster.known_nodes[key] = _KnownNodes(objects, cluster.nodes, cluster.kube_nodes, by_name)
+    cluster.known_nodes[key] = (objects, by_name)
     return by_name
 
 
@@ -379,9 +374,7 @@ def _reported_reasons(rules: Iterable[Rule]) -> Reasons:
 
 
 def uncounted_bytes(node: Node, disk: Disk, replicas: Iterable[Replica]) -> int:
-    """Bytes of this volume's replicas on the disk, failed ones included, that status.scheduledReplica does not list
-    yet.
-    """
+    """Bytes of these replicas on the disk, failed ones included, that status.scheduledReplica does not list yet."""
     return sum(
         replica.size
         for replica in replicas
@@ -399,7 +392,8 @@ def schedule_replica(
         return PlacementResult(reasons=frozenset({ScheduleError.UNUSED_FAILED_REPLICA}))
     replicas = tuple(replicas)
     request = ReplicaRequest.for_replica(volume, replica)
-    if _prefers_local_node(cluster, volume, replicas):
+    placed = any(replica.node_id or replica.disk_id for replica in replicas)
+    if volume.data_locality == BEST_EFFORT and volume.node_id in cluster.nodes and not placed:
         # Without placed replicas every node is in the first tier. So if a disk of the local node is eligible, no other node matters.
         local = replace(cluster, nodes={volume.node_id: cluster.nodes[volume.node_id]})
         candidates = find_candidates(local, request, replicas)
@@ -412,12 +406,6 @@ def schedule_replica(
         return PlacementResult(tuple(Choice(candidate, ChoiceReason.FIRST_FOUND) for candidate in candidates.disks))
     preferred = preferred_disks(volume, candidates.disks, replicas)
     return PlacementResult(possible_choices(preferred, request.replica_size))
-
-
-def _prefers_local_node(cluster: Cluster, volume: Volume, replicas: Iterable[Replica]) -> bool:
-    """Whether data locality prefers a node for a volume without placed replicas."""
-    placed = any(replica.node_id or replica.disk_id for replica in replicas)
-    return volume.data_locality == BEST_EFFORT and volume.node_id in cluster.nodes and not placed
 
 
 def preferred_disks(

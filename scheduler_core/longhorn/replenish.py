@@ -65,9 +65,6 @@ def _can_relieve(cluster: Cluster, volume: Volume, disk: Disk) -> bool:
     )
 
 
-HEALTHY = "healthy"
-
-
 class Replenishment(Struct, frozen=True):
     """How many replicas to add, and where."""
 
@@ -75,7 +72,8 @@ class Replenishment(Struct, frozen=True):
     hard_node_affinity: str = ""  # the node they must be on, "" for any
 
 
-NO_REPLENISHMENT = Replenishment()
+HEALTHY: Final = "healthy"
+NO_REPLENISHMENT: Final = Replenishment()
 
 
 def replenishments(cluster: Cluster, volume: Volume, replicas: Sequence[Replica]) -> frozenset[Replenishment]:
@@ -86,20 +84,21 @@ def replenishments(cluster: Cluster, volume: Volume, replicas: Sequence[Replica]
     if auto_balance_mode(volume, cluster.settings) == AUTO_BALANCE_DISABLED or volume.robustness != HEALTHY:
         return frozenset({NO_REPLENISHMENT})
     nodes = auto_balance_nodes(cluster, volume, replicas)
-    count = _count_to_spread_zones(cluster, volume, replicas, nodes) or _count_to_spread_nodes(
-        cluster, volume, replicas, nodes
-    )
+    count = _count_to_spread_zones(cluster, volume, replicas, nodes)
+    used = extra_replicas(volume, replicas, nodes)
+    if not count and used is not None:
+        # So that more nodes are used.
+        unused = sum(name not in used and _is_open_to_replica(cluster, volume, node) for name, node in nodes.items())
+        count = max(0, min(unused, volume.number_of_replicas - len(used)))
     if count:
         return frozenset({Replenishment(count)})
     if not balances_best_effort(volume, cluster.settings):
         return frozenset({NO_REPLENISHMENT})
-    return _balance_best_effort(cluster, volume, replicas, nodes)
+    return _balance_best_effort(cluster, volume, replicas, used or {})
 
 
 def is_usable(volume: Volume, replica: Replica) -> bool:
-    """Whether a replica counts for the volume. It must be active, not failed and not evicting. A replica for the local
-    node that is not placed does not count.
-    """
+    """Whether a replica counts: active, not failed, not evicting, and no local one that is not placed."""
     unplaced_local = (
         volume.data_locality == BEST_EFFORT
         and not (replica.healthy_at or replica.failed_at or replica.node_id)
@@ -110,9 +109,7 @@ def is_usable(volume: Volume, replica: Replica) -> bool:
 
 
 def auto_balance_nodes(cluster: Cluster, volume: Volume, replicas: Iterable[Replica]) -> Mapping[str, Node]:
-    """The nodes auto-balance looks at (listReadySchedulableAndScheduledNodes). Ready nodes with a running replica
-    always count.
-    """
+    """The nodes of listReadySchedulableAndScheduledNodes; ready ones with a running replica always count."""
     running = {replica.node_id for replica in replicas if replica.current_state == stages.RUNNING}
     return {
         name: node
@@ -154,20 +151,8 @@ def _count_to_spread_zones(
     return min(len(unused), volume.number_of_replicas - len(used)) if unused else 0
 
 
-def _count_to_spread_nodes(
-    cluster: Cluster, volume: Volume, replicas: Sequence[Replica], nodes: Mapping[str, Node]
-) -> int:
-    used = extra_replicas(volume, replicas, nodes)
-    if used is None:
-        return 0
-    unused = sum(1 for name, node in nodes.items() if name not in used and _is_open_to_replica(cluster, volume, node))
-    return max(0, min(unused, volume.number_of_replicas - len(used)))
-
-
 def extra_replicas(volume: Volume, replicas: Iterable[Replica], nodes: Mapping[str, Node]) -> dict[str, int] | None:
-    """Running replicas per node, beyond the first of each. None if a node has more of these than the volume should have
-    replicas.
-    """
+    """Running replicas beyond the first, per node; None if a node has more than the volume should have replicas."""
     extra: dict[str, int] = {}
     for replica in replicas:
         if replica.current_state == stages.RUNNING and replica.node_id in nodes:
@@ -176,10 +161,9 @@ def extra_replicas(volume: Volume, replicas: Iterable[Replica], nodes: Mapping[s
 
 
 def _balance_best_effort(
-    cluster: Cluster, volume: Volume, replicas: Sequence[Replica], nodes: Mapping[str, Node]
+    cluster: Cluster, volume: Volume, replicas: Sequence[Replica], extra: Mapping[str, int]
 ) -> frozenset[Replenishment]:
     """Replicas to add to even out nodes, else to relieve disks (getReplicaCountForAutoBalanceBestEffort)."""
-    extra = extra_replicas(volume, replicas, nodes) or {}
     moving = replicas_under_disk_pressure(cluster, volume, replicas)
     to_relieve = [replica.node_id for replica in moving]
     most = max(extra.values(), default=0)
@@ -218,7 +202,6 @@ def _fewest_extra(extra: Mapping[str, int]) -> list[tuple[int, list[str]]]:
 
 _CLOCK_SKEW: Final = timedelta(seconds=1)
 _NEVER: Final = datetime.min.replace(tzinfo=UTC)
-_AT_ONCE: Final = timedelta(0)
 
 
 def replica_to_reuse(
@@ -247,7 +230,13 @@ def replica_to_reuse(
 
     candidates = disk_candidates(cluster, request, replica_nodes, split, active, reuse=True).disks
     open_disks = {(candidate.node.name, candidate.disk.uuid) for candidate in candidates}
-    return _last_to_fail([replica for replica in reusable if (replica.node_id, replica.disk_id) in open_disks])
+    times = {
+        replica.name: parse_time(replica.failed_at) or _NEVER
+        for replica in reusable
+        if (replica.node_id, replica.disk_id) in open_disks
+    }
+    latest = max(times.values(), default=_NEVER)
+    return frozenset(name for name, time in times.items() if time == latest)
 
 
 def _allows_reuse(cluster: Cluster, volume: Volume) -> bool:
@@ -265,9 +254,7 @@ def _disks_with_replica(node: Node, replicas: Iterable[Replica]) -> tuple[Disk, 
 
 
 def is_reusable(cluster: Cluster, volume: Volume, replica: Replica, nodes: Mapping[str, Node]) -> bool:
-    """Whether a failed replica may be reused (isFailedReplicaReusable): its node, disk, engine image and instance
-    manager must all be usable.
-    """
+    """Whether node, disk, image and instance manager of a failed replica are usable (isFailedReplicaReusable)."""
     node = nodes.get(replica.node_id)
     return (
         node is not None
@@ -281,25 +268,16 @@ def is_reusable(cluster: Cluster, volume: Volume, replica: Replica, nodes: Mappi
 
 def _is_disk_usable(cluster: Cluster, volume: Volume, disk: Disk) -> bool:
     allow_empty = cluster.settings.allow_empty_disk_selector_volume
+    # Reuse needs no new scheduling space, so a disk under pressure will do while it has available space.
+    pressure = condition(disk.conditions, "Schedulable").reason == stages.DISK_PRESSURE
+    has_space = pressure and disk.storage_maximum > 0 and disk_space(disk, cluster.settings).headroom > 0
     return (
         disk.ready
-        and (disk.schedulable or _has_pressure_but_space(cluster, disk))
+        and (disk.schedulable or has_space)
         and disk.allow_scheduling
         and not disk.eviction_requested
         and selectors_match(disk.tags, volume.disk_selector, allow_empty)
     )
-
-
-def _has_pressure_but_space(cluster: Cluster, disk: Disk) -> bool:
-    """Whether a disk under pressure still has available space. Reuse needs no new scheduling space."""
-    pressure = condition(disk.conditions, "Schedulable").reason == stages.DISK_PRESSURE
-    return pressure and disk.storage_maximum > 0 and disk_space(disk, cluster.settings).headroom > 0
-
-
-def _last_to_fail(replicas: Iterable[Replica]) -> frozenset[str]:
-    times = {replica.name: parse_time(replica.failed_at) or _NEVER for replica in replicas}
-    latest = max(times.values(), default=_NEVER)
-    return frozenset(name for name, time in times.items() if time == latest)
 
 
 def wait_before_new_replica(
@@ -307,8 +285,8 @@ def wait_before_new_replica(
 ) -> timedelta:
     """How long a failed replica delays a new one (RequireNewReplica); zero if Longhorn adds a new replica at once."""
     if volume.robustness != DEGRADED or hard_node_affinity or not _allows_reuse(cluster, volume):
-        return _AT_ONCE
+        return timedelta(0)
     if not any(replica.failed_at and replica.potentially_reusable for replica in replicas):
-        return _AT_ONCE
+        return timedelta(0)
     wait = time_to_replacement(cluster, volume)
-    return wait + _CLOCK_SKEW if wait else _AT_ONCE
+    return wait + _CLOCK_SKEW if wait else wait

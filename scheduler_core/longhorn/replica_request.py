@@ -6,11 +6,12 @@ from msgspec import Struct
 
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.settings import BEST_EFFORT, Settings
-from scheduler_core.model.longhorn import V1, V2, Replica, Volume
+from scheduler_core.model.longhorn import V1, V2, Placement, Replica, Volume
 
 LINKED_CLONE = "linked-clone"
 FULL_COPY = "full-copy"
-_SOURCE_PREFIXES = ("vol://", "snap://")
+# Of the data source of a volume that is cloned from another one (types.IsDataFromVolume).
+SOURCE_PREFIXES = ("vol://", "snap://")
 _LEAVES_THE_SETTING = ("", "ignored")
 
 
@@ -32,8 +33,8 @@ class ReplicaRequest(Struct, frozen=True):
         return cls(volume, volume.size, volume.data_engine, volume.image, hard_node_affinity)
 
     @classmethod
-    def for_replica(cls, volume: Volume, replica: Replica) -> "ReplicaRequest":
-        """An existing replica that has no node yet."""
+    def for_replica(cls, volume: Volume, replica: Replica | Placement) -> "ReplicaRequest":
+        """An existing replica that has no node yet, or the one that gets a place."""
         return cls(
             volume,
             replica.size,
@@ -56,12 +57,7 @@ class ReplicaRequest(Struct, frozen=True):
 def source_volume(data_source: str) -> str:
     """The volume that a data source names, "" for none (types.GetVolumeName)."""
     kind, separator, source = data_source.partition("://")
-    return source.partition("/")[0] if kind + separator in _SOURCE_PREFIXES else ""
-
-
-def is_data_from_volume(data_source: str) -> bool:
-    """Whether a volume is cloned from another one (types.IsDataFromVolume)."""
-    return data_source.startswith(_SOURCE_PREFIXES)
+    return source.partition("/")[0] if kind + separator in SOURCE_PREFIXES else ""
 
 
 def is_v2(data_engine: str) -> bool:
@@ -103,18 +99,14 @@ def source_missing(cluster: Cluster, request: ReplicaRequest) -> bool:
 
 def sources(cluster: Cluster, request: ReplicaRequest) -> Sources:
     """The nodes and disks of the named source replica, or of all usable replicas of the source volume."""
-    usable = [replica for replica in _source_replicas(cluster, request) if _is_usable(replica)]
+    replicas = cluster.replicas_of(request.linked_clone_source_volume)
+    if request.linked_clone_source:
+        named = cluster.snapshot.replicas.get(request.linked_clone_source)
+        replicas = () if named is None else (named,)
+    usable = [
+        replica
+        for replica in replicas
+        if (replica.node_id and replica.disk_id and replica.healthy_at)
+        and not (replica.failed_at or replica.eviction_requested)
+    ]
     return Sources(frozenset(replica.node_id for replica in usable), frozenset(replica.disk_id for replica in usable))
-
-
-def _source_replicas(cluster: Cluster, request: ReplicaRequest) -> tuple[Replica, ...]:
-    if not request.linked_clone_source:
-        return cluster.replicas_of(request.linked_clone_source_volume)
-    named = cluster.snapshot.replicas.get(request.linked_clone_source)
-    return () if named is None else (named,)
-
-
-def _is_usable(replica: Replica) -> bool:
-    placed = replica.node_id != "" and replica.disk_id != ""
-    healthy = replica.healthy_at != "" and replica.failed_at == ""
-    return placed and healthy and not replica.eviction_requested

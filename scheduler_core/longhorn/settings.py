@@ -71,13 +71,11 @@ def _per_engine(parser: Parser) -> Parser:
             values = msgspec.json.decode(text.encode(), type=dict[str, str | bool | int])
         except (msgspec.DecodeError, RecursionError) as error:
             raise ValueError("a JSON object with a value by data engine") from error
-        return {engine: parser(_as_text(value)) for engine, value in values.items()}
+        return {
+            engine: parser(value if isinstance(value, str) else str(value).lower()) for engine, value in values.items()
+        }
 
     return parse
-
-
-def _as_text(value: str | bool | int) -> str:  # noqa: FBT001 # a JSON value
-    return value if isinstance(value, str) else str(value).lower()
 
 
 def _in_range(lowest: int, highest: int | None = None) -> Parser:

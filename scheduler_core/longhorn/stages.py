@@ -19,14 +19,13 @@ from scheduler_core.longhorn.refusal_rules import (
     setting_refusal,
 )
 from scheduler_core.longhorn.replica_request import ReplicaRequest, is_v2, source_missing, sources
-from scheduler_core.longhorn.settings import MANAGERS_FOLLOW_NODE_SELECTOR, TERMINATING_V2_MANAGER_NOT_READY, Settings
+from scheduler_core.longhorn.settings import MANAGERS_FOLLOW_NODE_SELECTOR, TERMINATING_V2_MANAGER_NOT_READY
 from scheduler_core.longhorn.space import disk_space, pressure_detail, space_detail, space_refusal
 from scheduler_core.model import kube, longhorn, quantity
 from scheduler_core.values import replace
 
 RUNNING = "running"
 DISABLE_V2_LABEL = "node.longhorn.io/disable-v2-data-engine"
-_DEPLOYED = ("deployed", "deploying")
 
 
 def disables_v2(cluster: Cluster, node: str) -> bool:
@@ -61,16 +60,14 @@ def instance_manager_ready(cluster: Cluster, data_engine: str, node: str) -> boo
     if is_v2(data_engine):
         strict = cluster.settings.has_rule_since(TERMINATING_V2_MANAGER_NOT_READY)
         return any(manager.state == RUNNING and not (strict and manager.deleting) for manager in managers)
-    default = _with_default_image(cluster, managers)
     if excluded:
-        return bool(default) and all(manager.state == RUNNING and not manager.deleting for manager in default)
+        return instance_manager_running(cluster, data_engine, node)
+    default = _with_default_image(cluster, managers)
     return bool(default) and all(manager.state == RUNNING or manager.deleting for manager in default)
 
 
 def one_manager_per_node(cluster: Cluster) -> list[Cluster]:
-    """The clusters Longhorn may see: where a node has several v1 instance managers with the default image, it picks one
-    at random.
-    """
+    """The clusters Longhorn may see: of several v1 instance managers with the default image it picks one at random."""
     managers = cluster.instance_managers
     if managers is None:
         return [cluster]
@@ -97,7 +94,8 @@ def engine_image_ready(cluster: Cluster, data_engine: str, image: str, node: str
     effective_image = image or cluster.settings.default_engine_image
     images = cluster.engine_images
     groups = images.values() if effective_image is None else (images.get(effective_image, ()),)
-    return any(entry.state in _DEPLOYED and node in entry.nodes for group in groups for entry in group)
+    entries = (entry for group in groups for entry in group)
+    return any(entry.state in ("deployed", "deploying") and node in entry.nodes for entry in entries)
 
 
 def instance_manager_running(cluster: Cluster, data_engine: str, node: str) -> bool:
@@ -113,16 +111,10 @@ def instance_manager_running(cluster: Cluster, data_engine: str, node: str) -> b
 
 def stays(replica: longhorn.Replica) -> bool:
     """Whether a placed replica stays on its disk: active, neither evicted nor deleted."""
-    return bool(
-        replica.node_id
-        and replica.disk_id
-        and replica.active
-        and not replica.eviction_requested
-        and not replica.deleting
-    )
+    placed = replica.node_id != "" and replica.disk_id != ""
+    return placed and replica.active and not replica.eviction_requested and not replica.deleting
 
 
-_UNKNOWN: Final = "Unknown"
 NodeRule = Callable[[Cluster, ReplicaRequest, longhorn.Node], Refusal | None]
 
 
@@ -159,7 +151,7 @@ def condition_refusal(node: longhorn.Node, kind: str) -> Refusal:
         return Refusal(Rule.NODE_NOT_SCHEDULABLE, detail)
     because = entry.reason or entry.message
     # The node controller writes False for a reason; a node that it has not seen yet has Unknown or no condition.
-    rule = Rule.NODE_NOT_READY_YET if entry.status == _UNKNOWN else Rule.NODE_NOT_READY
+    rule = Rule.NODE_NOT_READY_YET if entry.status == "Unknown" else Rule.NODE_NOT_READY
     return Refusal(rule, f"node {node.name} has condition {kind}={entry.status}" + (because and f" ({because})"))
 
 
@@ -223,13 +215,6 @@ def candidate_refusal(cluster: Cluster, request: ReplicaRequest, node: longhorn.
     )
 
 
-def takes_any_tags(cluster: Cluster, request: ReplicaRequest) -> bool:
-    """Whether `node_tag_refusal` refuses no node."""
-    volume = request.volume
-    unselective = not volume.node_selector and not volume.backing_image
-    return volume.data_layout is not None or (unselective and cluster.settings.allow_empty_node_selector_volume)
-
-
 def node_tag_refusal(cluster: Cluster, request: ReplicaRequest, node: longhorn.Node) -> Refusal | None:
     """Why the tags keep a node out of the tiers (getDiskCandidates). The volume's node selector decides first, then the
     backing image's. Longhorn reports nothing about either. Shards go to nodes with any tags (ScheduleShard).
@@ -263,8 +248,6 @@ def _tag_refusal(
 DISK_PRESSURE: Final = "DiskPressure"
 EXT_LIMIT: Final = 16 * 1024**4
 XFS_LIMIT: Final = 2**63 - 1
-_TAG_SETTING: Final = ("allow-empty-disk-selector-volume",)
-_SPACE_SETTINGS: Final = ("storage-over-provisioning-percentage", "storage-minimal-available-percentage")
 
 
 def disk_refusal(cluster: Cluster, request: ReplicaRequest, disk: longhorn.Disk) -> Refusal | None:
@@ -281,7 +264,8 @@ def disk_and_space_refusal(
 
 
 def space_setting_refusal(cluster: Cluster) -> Refusal | None:
-    return setting_refusal(cluster.settings, _SPACE_SETTINGS)
+    names = ("storage-over-provisioning-percentage", "storage-minimal-available-percentage")
+    return setting_refusal(cluster.settings, names)
 
 
 def prefilter_refusal(cluster: Cluster, request: ReplicaRequest, disk: longhorn.Disk) -> Refusal | None:
@@ -299,42 +283,33 @@ def prefilter_refusal(cluster: Cluster, request: ReplicaRequest, disk: longhorn.
     if not disk.allow_scheduling:
         return Refusal(Rule.DISK_SCHEDULING_DISABLED, f"disk {disk.name} has allowScheduling false")
     if not disk.schedulable:
-        return _not_schedulable(disk, cluster.settings)
+        entry = kube.condition(disk.conditions, "Schedulable")
+        text = f"disk {disk.name} has condition Schedulable={entry.status}" + (entry.reason and f" ({entry.reason})")
+        if entry.reason == DISK_PRESSURE:
+            return Refusal(Rule.DISK_PRESSURE, f"{text}: {pressure_detail(disk, cluster.settings)}")
+        return Refusal(Rule.DISK_NOT_SCHEDULABLE, text)
     if request.linked_clone and disk.uuid not in sources(cluster, request).disks:
         return Refusal(Rule.LINKED_CLONE_DISK, f"disk {disk.name} has no healthy replica of the cloned volume")
     return None
 
 
-def _not_schedulable(disk: longhorn.Disk, settings: Settings) -> Refusal:
-    entry = kube.condition(disk.conditions, "Schedulable")
-    text = f"disk {disk.name} has condition Schedulable={entry.status}" + (entry.reason and f" ({entry.reason})")
-    if entry.reason == DISK_PRESSURE:
-        return Refusal(Rule.DISK_PRESSURE, f"{text}: {pressure_detail(disk, settings)}")
-    return Refusal(Rule.DISK_NOT_SCHEDULABLE, text)
-
-
 def eligibility_refusal(cluster: Cluster, request: ReplicaRequest, disk: longhorn.Disk) -> Refusal | None:
-    """Why filterNodeDisksForReplica (IsDiskEligibleForVolume) refuses a disk. Space is checked later, by
-    `space_stage_refusal`.
-    """
+    """Why IsDiskEligibleForVolume refuses a disk; `space_stage_refusal` checks its space later."""
+    # The volume's disk selector decides first, then the backing image's.
+    rules = (Rule.DISK_TAGS, Rule.BACKING_IMAGE_DISK_TAGS)
+    refusal = setting_refusal(cluster.settings, ("allow-empty-disk-selector-volume",))
+    # v2 volumes need block disks, all others file systems, as the disk's spec says.
+    kind = longhorn.BLOCK if is_v2(request.volume.data_engine) else longhorn.FILESYSTEM
+    if refusal is None and disk.spec_type != kind:
+        return Refusal(Rule.DISK_TYPE, f"disk {disk.name} is of type {disk.spec_type!r}, the volume needs {kind}")
     return (
-        setting_refusal(cluster.settings, _TAG_SETTING)
-        or type_refusal(request, disk)
-        or size_refusal(request, disk)
-        or disk_tag_refusal(cluster, request, disk)
+        refusal
+        or _size_refusal(request, disk)
+        or _tag_refusal(cluster, request, disk, rules, cluster.settings.allow_empty_disk_selector_volume)
     )
 
 
-def type_refusal(request: ReplicaRequest, disk: longhorn.Disk) -> Refusal | None:
-    """Why the type of a disk, as its spec says, does not suit the volume."""
-    # v2 volumes need block disks, all others file systems.
-    required_type = longhorn.BLOCK if is_v2(request.volume.data_engine) else longhorn.FILESYSTEM
-    if disk.spec_type == required_type:
-        return None
-    return Refusal(Rule.DISK_TYPE, f"disk {disk.name} is of type {disk.spec_type!r}, the volume needs {required_type}")
-
-
-def size_refusal(request: ReplicaRequest, disk: longhorn.Disk) -> Refusal | None:
+def _size_refusal(request: ReplicaRequest, disk: longhorn.Disk) -> Refusal | None:
     """Why the volume is too large for a file system (datastore: IsSupportedVolumeSize). v2 has no limit."""
     limit = file_size_limit(disk.filesystem_type)
     if is_v2(request.volume.data_engine) or limit is None or request.volume.size < limit:
@@ -349,12 +324,6 @@ def file_size_limit(filesystem: str) -> int | None:
     if filesystem.startswith("ext"):
         return EXT_LIMIT
     return XFS_LIMIT if filesystem == "xfs" else None
-
-
-def disk_tag_refusal(cluster: Cluster, request: ReplicaRequest, disk: longhorn.Disk) -> Refusal | None:
-    """Why the tags of a disk keep the volume off. The volume's disk selector decides first, then the backing image's."""
-    rules = (Rule.DISK_TAGS, Rule.BACKING_IMAGE_DISK_TAGS)
-    return _tag_refusal(cluster, request, disk, rules, cluster.settings.allow_empty_disk_selector_volume)
 
 
 def space_stage_refusal(

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from operator import attrgetter, itemgetter
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from msgspec import Struct
 
@@ -29,10 +29,10 @@ from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.space import disk_space, fits_without_pressure, space_refusal, under_pressure
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.longhorn import Disk, Replica, Volume
-from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.values import replace
 
 Json = Mapping[str, Any]
+_Short = TypeVar("_Short")
 
 NOW: Final = datetime(2026, 1, 1, tzinfo=UTC)
 ENGINE_IMAGE: Final = "oracle/engine:1"
@@ -45,20 +45,6 @@ _IMAGES: Final = {"default-engine-image": ENGINE_IMAGE, "default-instance-manage
 def read_cluster(scenario: Json) -> Cluster:
     """The cluster of a scenario. Settings that do not parse are kept as faults."""
     values = {**_IMAGES, **scenario.get("settings", {})}
-    snapshot = replace(
-        _snapshot(scenario),
-        settings=values,
-        engine_images=_engine_images(scenario.get("engineImages")),
-        instance_managers=_instance_managers(scenario.get("instanceManagers")),
-    )
-    now = parse_time(scenario.get("now", "")) or NOW
-    cluster = Cluster.of(snapshot, now, Settings.read(values))
-    if not scenario.get("deriveSchedulable"):
-        return cluster
-    return cluster.with_nodes(_derive_schedulable(cluster, node) for node in cluster.nodes.values())
-
-
-def _snapshot(scenario: Json) -> Snapshot:
     objects = [
         (KINDS[LONGHORN_GROUP, kind], entry)
         for field, kind in _LONGHORN_LISTS.items()
@@ -68,45 +54,40 @@ def _snapshot(scenario: Json) -> Snapshot:
     if kube_nodes is None:
         kube_nodes = [{"metadata": {"name": entry["metadata"]["name"]}} for entry in scenario["nodes"]]
     snapshot = build_snapshot([*objects, *((KINDS["", "Node"], entry) for entry in kube_nodes)])
-    return replace(snapshot, replicas=_with_zero_values(snapshot.replicas, scenario.get("replicas", ())))
+    # An absent spec.active is false in a record.
+    inactive = {
+        raw["metadata"]["name"] for raw in scenario.get("replicas", ()) if not raw.get("spec", {}).get("active")
+    }
+    snapshot = replace(
+        snapshot,
+        replicas={name: replace(each, active=name not in inactive) for name, each in snapshot.replicas.items()},
+        settings=values,
+        engine_images=_by_name(_engine_image, scenario.get("engineImages")),
+        instance_managers=_by_name(_instance_manager, scenario.get("instanceManagers")),
+    )
+    now = parse_time(scenario.get("now", "")) or NOW
+    cluster = Cluster.of(snapshot, now, Settings.read(values))
+    if not scenario.get("deriveSchedulable"):
+        return cluster
+    return cluster.with_nodes(
+        replace(node, conditions=(schedulable_condition(cluster, node), *node.conditions))
+        for node in cluster.nodes.values()
+    )
 
 
-def _with_zero_values(replicas: Mapping[str, longhorn.Replica], raw: Iterable[Json]) -> dict[str, longhorn.Replica]:
-    """Replicas as recorded: an absent spec.active is false."""
-    active = {entry["metadata"]["name"]: bool(entry.get("spec", {}).get("active")) for entry in raw}
-    return {name: replace(replica, active=active[name]) for name, replica in replicas.items()}
+def _by_name(read: Callable[[str, Json], _Short], entries: Iterable[Json] | None) -> dict[str, _Short] | None:
+    """The recorder's short forms, which have no names."""
+    return None if entries is None else {str(index): read(str(index), entry) for index, entry in enumerate(entries)}
 
 
-def _engine_images(entries: Iterable[Json] | None) -> dict[str, longhorn.EngineImage] | None:
-    if entries is None:
-        return None
-    images = [
-        longhorn.EngineImage(f"ei-{index}", entry["image"], entry["state"], frozenset(entry.get("nodes") or ()))
-        for index, entry in enumerate(entries)
-    ]
-    return {image.name: image for image in images}
+def _engine_image(name: str, entry: Json) -> longhorn.EngineImage:
+    return longhorn.EngineImage(name, entry["image"], entry["state"], frozenset(entry.get("nodes") or ()))
 
 
-def _instance_managers(entries: Iterable[Json] | None) -> dict[str, longhorn.InstanceManager] | None:
-    if entries is None:
-        return None
-    managers = [
-        longhorn.InstanceManager(
-            name=f"im-{index}",
-            node=entry["node"],
-            data_engine=entry["dataEngine"],
-            image=entry.get("image") or INSTANCE_MANAGER_IMAGE,
-            state=entry["state"],
-            deleting=bool(entry.get("deleting")),
-        )
-        for index, entry in enumerate(entries)
-    ]
-    return {manager.name: manager for manager in managers}
-
-
-def _derive_schedulable(cluster: Cluster, node: longhorn.Node) -> longhorn.Node:
-    other_conditions = tuple(entry for entry in node.conditions if entry.type != "Schedulable")
-    return replace(node, conditions=(schedulable_condition(cluster, node), *other_conditions))
+def _instance_manager(name: str, entry: Json) -> longhorn.InstanceManager:
+    image = entry.get("image") or INSTANCE_MANAGER_IMAGE
+    place = (entry["node"], entry["dataEngine"], image)
+    return longhorn.InstanceManager(name, *place, entry["state"], deleting=bool(entry.get("deleting")))
 
 
 Answer = tuple[object, ...]
@@ -169,12 +150,6 @@ def _answer_schedule(cluster: Cluster, vector: Json) -> Answers:
     return {(place(choice), frozenset[str]()): choice.reason.chance for choice in placement.choices}
 
 
-def _read_schedule(decision: Json) -> Iterable[Answer]:
-    place = itemgetter("node", "disk", "diskUUID", "diskPath")
-    outcomes = decision["result"]["outcomes"]
-    return [(place(each) if each["scheduled"] else None, frozenset(decision["errors"])) for each in outcomes]
-
-
 def _answer_disk(cluster: Cluster, vector: Json) -> Answers:
     schedule = vector["schedule"]
     settings = cluster.settings
@@ -191,30 +166,20 @@ def _answer_disk(cluster: Cluster, vector: Json) -> Answers:
     return {answer: False}
 
 
-def _read_disk(decision: Json) -> Iterable[Answer]:
-    keys = ("schedulable", "conditionSchedulable", "underPressure", "schedulableConsideringPressure")
-    return [itemgetter(*keys)(decision["result"])]
-
-
 def _answer_capacity(cluster: Cluster, vector: Json) -> Answers:
     schedule = vector["schedule"]
     try:
         capacity = csi_driver.get_capacity(cluster, schedule["topology"], schedule["parameters"])
     except csi_driver.CapacityError as error:
-        return {(_code(str(error)),): False}
+        return {(str(error).partition(":")[0],): False}
     return {(capacity.available, capacity.maximum_volume_size): False}
 
 
-def _read_capacity(decision: Json) -> Iterable[Answer]:
-    if decision["errors"]:
-        return [(_code(decision["errors"][0]),)]
-    return [(decision["result"]["availableCapacity"], decision["result"]["maximumVolumeSize"])]
-
-
-def _code(error: str) -> str:
-    return error.partition(":")[0]
-
-
+_PLACE: Final = itemgetter("node", "disk", "diskUUID", "diskPath")
+_DISK_ANSWERS: Final = itemgetter(
+    "schedulable", "conditionSchedulable", "underPressure", "schedulableConsideringPressure"
+)
+_CAPACITY: Final = itemgetter("availableCapacity", "maximumVolumeSize")
 _verdict: Final = attrgetter("status", "reason")
 _recorded_verdict: Final = itemgetter("status", "reason")
 
@@ -225,22 +190,14 @@ def _answer_node_status(cluster: Cluster, vector: Json) -> Answers:
     collected = schedule.get("collected")
     ready = {"node": name, "ready": True, "phase": "Running"}
     pods = [ManagerPod(pod["ready"], pod["phase"]) for pod in vector.get("managerPods", [ready]) if pod["node"] == name]
-    disks_by_name = None if collected is None else {disk: _collected_disk(entry) for disk, entry in collected.items()}
-    node = sync_node(cluster, cluster.nodes[name], pods, disks_by_name)
+    measured = itemgetter("diskUUID", "storageMaximum", "storageAvailable", "filesystemType", "fsid", "errorReason")
+    disks_by_name = {
+        disk: CollectedDisk(*measured({"errorReason": "", **entry})) for disk, entry in (collected or {}).items()
+    }
+    node = sync_node(cluster, cluster.nodes[name], pods, None if collected is None else disks_by_name)
     disks = frozenset(_synced_disk(disk) for disk in node.disks if disk.in_status)
     verdicts = (_verdict(kube.condition(node.conditions, kind)) for kind in ("Ready", "Schedulable"))
     return {(*verdicts, node.zone, node.region, disks): False}
-
-
-def _collected_disk(entry: Json) -> CollectedDisk:
-    return CollectedDisk(
-        uuid=entry["diskUUID"],
-        storage_maximum=entry["storageMaximum"],
-        storage_available=entry["storageAvailable"],
-        filesystem_type=entry["filesystemType"],
-        fsid=entry["fsid"],
-        error_reason=entry.get("errorReason", ""),
-    )
 
 
 def _synced_disk(disk: Disk) -> Answer:
@@ -285,10 +242,6 @@ def _answer_replenish(cluster: Cluster, vector: Json) -> Answers:
     return {(entry.count, entry.hard_node_affinity): len(answers) > 1 for entry in answers}
 
 
-def _read_replenish(decision: Json) -> Iterable[Answer]:
-    return [(entry["count"], entry["hardNodeAffinity"]) for entry in decision["result"]["outcomes"]]
-
-
 def _answer_reuse(cluster: Cluster, vector: Json) -> Answers:
     affinity = vector["schedule"].get("hardNodeAffinity", "")
     volume = _volume(cluster, vector)
@@ -298,58 +251,54 @@ def _answer_reuse(cluster: Cluster, vector: Json) -> Answers:
     return {(name, wait): len(names) > 1 for name in names}
 
 
-def _read_reuse(decision: Json) -> Iterable[Answer]:
-    return [
-        (entry["reused"], float(entry["requireNewReplicaAfterSeconds"])) for entry in decision["result"]["outcomes"]
-    ]
-
-
 def _answer_expand(cluster: Cluster, vector: Json) -> Answers:
     size = vector["schedule"]["newSize"]
     results = volume_validation.check_expansion(cluster, _volume(cluster, vector), _replicas(cluster, vector), size)
     return {(each.allowed, each.reason and str(each.reason)): len(results) > 1 for each in results}
 
 
-def _read_expand(decision: Json) -> Iterable[Answer]:
-    outcomes = decision["result"]["outcomes"]
-    return [(outcome["allowed"], next(iter(outcome["reasons"]), None)) for outcome in outcomes]
-
-
 QUESTIONS: Final[dict[Any, RecordedQuestion]] = {
     "candidates": RecordedQuestion(_answer_candidates, _read_candidates),
-    "schedule": RecordedQuestion(_answer_schedule, _read_schedule),
-    "disk": RecordedQuestion(_answer_disk, _read_disk),
-    "capacity": RecordedQuestion(_answer_capacity, _read_capacity),
+    "schedule": RecordedQuestion(
+        _answer_schedule,
+        lambda decision: [
+            (_PLACE(each) if each["scheduled"] else None, frozenset(decision["errors"]))
+            for each in decision["result"]["outcomes"]
+        ],
+    ),
+    "disk": RecordedQuestion(_answer_disk, lambda decision: [_DISK_ANSWERS(decision["result"])]),
+    "capacity": RecordedQuestion(
+        _answer_capacity,
+        lambda decision: [
+            (decision["errors"][0].partition(":")[0],) if decision["errors"] else _CAPACITY(decision["result"])
+        ],
+    ),
     "nodestatus": RecordedQuestion(_answer_node_status, _read_node_status),
     "volume": RecordedQuestion(_answer_volume, _read_volume),
-    "replenish": RecordedQuestion(_answer_replenish, _read_replenish),
-    "reuse": RecordedQuestion(_answer_reuse, _read_reuse),
-    "expand": RecordedQuestion(_answer_expand, _read_expand),
+    "replenish": RecordedQuestion(
+        _answer_replenish, lambda decision: map(itemgetter("count", "hardNodeAffinity"), decision["result"]["outcomes"])
+    ),
+    "reuse": RecordedQuestion(
+        _answer_reuse,
+        lambda decision: map(itemgetter("reused", "requireNewReplicaAfterSeconds"), decision["result"]["outcomes"]),
+    ),
+    "expand": RecordedQuestion(
+        _answer_expand,
+        lambda decision: [
+            (each["allowed"], next(iter(each["reasons"]), None)) for each in decision["result"]["outcomes"]
+        ],
+    ),
 }
 
 
 def check(vector: Json) -> str:
     """The difference between a recorded decision and the engine's, "" for none."""
     question = QUESTIONS[vector["schedule"]["op"]]
-    cluster, recorded = _read(vector, question)
-    possible = _possible_answers(vector, question, cluster)
-    by_chance = vector["decision"]["result"].get("deterministic") is False
-    extra = {answer for answer, chance in possible.items() if answer not in recorded and not (by_chance and chance)}
-    if recorded <= possible.keys() and not extra:
-        return ""
-    heading = f"{vector.get('id')} ({vector['note']})" if vector.get("note") else str(vector.get("id"))
-    decided = _describe_rules(cluster, vector)
-    return f"{heading}\n  expected {_format_answers(recorded)}\n  got      {_format_answers(possible)}\n  decided  {decided}"
-
-
-def _read(vector: Json, question: RecordedQuestion) -> tuple[Cluster, frozenset[Answer]]:
     try:
-        return read_cluster(vector), frozenset(question.read_answers(vector["decision"]))
+        cluster = read_cluster(vector)
+        recorded = frozenset(question.read_answers(vector["decision"]))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"{vector.get('id')}: not a recorded decision: {error!r}") from error
-
-
-def _possible_answers(vector: Json, question: RecordedQuestion, cluster: Cluster) -> Answers:
     clusters = list(stages.one_manager_per_node(cluster))
     possible: Answers = {}
     try:
@@ -358,7 +307,13 @@ def _possible_answers(vector: Json, question: RecordedQuestion, cluster: Cluster
                 possible[answer] = possible.get(answer, False) or chance or len(clusters) > 1
     except KeyError as error:
         raise InputError(f"{vector.get('id')}: the question names {error}, which the scenario lacks") from error
-    return possible
+    by_chance = vector["decision"]["result"].get("deterministic") is False
+    extra = {answer for answer, chance in possible.items() if answer not in recorded and not (by_chance and chance)}
+    if recorded <= possible.keys() and not extra:
+        return ""
+    heading = f"{vector.get('id')} ({vector['note']})" if vector.get("note") else str(vector.get("id"))
+    decided = _describe_rules(cluster, vector)
+    return f"{heading}\n  expected {_format_answers(recorded)}\n  got      {_format_answers(possible)}\n  decided  {decided}"
 
 
 def _describe_rules(cluster: Cluster, vector: Json) -> str:

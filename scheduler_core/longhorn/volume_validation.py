@@ -31,15 +31,11 @@ OVERRIDES: Final = ("ignored", "enabled", "disabled")
 ACCESS_MODES: Final = ("rwo", "rwop", "rwx")
 ZONAL: Final = "zonal"
 VOLUME_TOPOLOGIES: Final = ("any", ZONAL, "regional")
-ZONE_KEY: Final = "topology.kubernetes.io/zone"
-REGION_KEY: Final = "topology.kubernetes.io/region"
 MAX_REPLICAS: Final = 20
 MAX_CHUNKS: Final = 32
 STRIP_SIZES_KB: Final = tuple(1 << exponent for exponent in range(2, 11))
 _QUALIFIED_NAME: Final = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _DNS_SUBDOMAIN: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
-_MAX_NAME: Final = 63
-_MAX_PREFIX: Final = 253
 
 
 def creation_error(volume: longhorn.Volume, settings: Settings) -> str:
@@ -122,7 +118,7 @@ def topology_key_error(volume: longhorn.Volume, settings: Settings) -> str:
     reads the labels that `csi-allowed-topology-keys` names.
     """
     for term in volume.topology_requirement:
-        key, topology = (ZONE_KEY, ZONAL) if term.zone else (REGION_KEY, "regional")
+        key, topology = (node_status.ZONE_LABEL, ZONAL) if term.zone else (node_status.REGION_LABEL, "regional")
         if key not in settings.csi_allowed_topology_keys:
             return f"volumeTopology {topology} needs {key} in the setting csi-allowed-topology-keys"
     return ""
@@ -156,16 +152,16 @@ def parameter_error(parameters: Mapping[str, str]) -> str:
 def is_tag(text: str) -> bool:
     """Whether Longhorn admits a tag of a node or a disk (util.ValidateTags: IsQualifiedName)."""
     prefix, slash, name = text.rpartition("/")
-    if slash and (len(prefix) > _MAX_PREFIX or not _DNS_SUBDOMAIN.fullmatch(prefix)):
+    if slash and (len(prefix) > 253 or not _DNS_SUBDOMAIN.fullmatch(prefix)):
         return False
-    return len(name) <= _MAX_NAME and _QUALIFIED_NAME.fullmatch(name) is not None
+    return len(name) <= 63 and _QUALIFIED_NAME.fullmatch(name) is not None
 
 
 def _one_of(*choices: str) -> Callable[[str], str]:
     return lambda text: "" if text in choices else f"is not one of {', '.join(choices)}"
 
 
-def _parsed_by(parse: Callable[[str], int]) -> Callable[[str], str]:
+def _parsed_by(parse: Callable[[str], object]) -> Callable[[str], str]:
     def error(text: str) -> str:
         try:
             parse(text)
@@ -183,11 +179,11 @@ def _parse_size(text: str) -> int:
         raise ValueError("a quantity") from error
 
 
-def _replica_count_text_error(text: str) -> str:
-    error = _parsed_by(parse_int)(text)
-    if not error and not 0 <= int(text) <= MAX_REPLICAS:
-        return f"is not between 1 and {MAX_REPLICAS}"
-    return error
+def _parse_replica_count(text: str) -> int:
+    count = parse_int(text)
+    if not 0 <= count <= MAX_REPLICAS:
+        raise ValueError(f"between 1 and {MAX_REPLICAS}")
+    return count
 
 
 def _selector_error(text: str) -> str:
@@ -200,12 +196,11 @@ class _RecurringJob(msgspec.Struct):
     isGroup: bool | None = None  # noqa: N815 # as in JSON
 
 
-def _job_selector_error(text: str) -> str:
+def _parse_jobs(text: str) -> object:
     try:
-        msgspec.json.decode(text, type=list[_RecurringJob | None] | None)
-    except (msgspec.DecodeError, RecursionError):
-        return "is not a JSON list of jobs with name and isGroup"
-    return ""
+        return msgspec.json.decode(text, type=list[_RecurringJob | None] | None)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ValueError("a JSON list of jobs with name and isGroup") from error
 
 
 _boolean: Final = _parsed_by(parse_bool)
@@ -221,14 +216,14 @@ _PARAMETER_RULES: Final[Mapping[str, Callable[[str], str]]] = {
     "encrypted": _boolean,
     "ublkNumberOfQueue": _number,
     "ublkQueueDepth": _number,
-    "numberOfReplicas": _replica_count_text_error,
+    "numberOfReplicas": _parsed_by(_parse_replica_count),
     "replicaAutoBalance": _one_of(*AUTO_BALANCE_MODES),
     "dataLocality": _one_of(*LOCALITIES),
     "disableRevisionCounter": _boolean,
     "unmapMarkSnapChainRemoved": _override,
     "freezeFilesystemForSnapshot": _override,
     "backupBlockSize": _parsed_by(_parse_size),  # util.ConvertSize
-    "recurringJobSelector": _job_selector_error,
+    "recurringJobSelector": _parsed_by(_parse_jobs),
     "replicaSoftAntiAffinity": _override,
     "replicaZoneSoftAntiAffinity": _override,
     "replicaDiskSoftAntiAffinity": _override,
@@ -278,7 +273,7 @@ def readiness_refusal(
 
 def awaits_copy(volume: longhorn.Volume) -> bool:
     """Whether a volume is a clone that does not have its data yet (isCloneTargetCopyInProgress)."""
-    return replica_request.is_data_from_volume(volume.data_source) and volume.clone_state not in COPIED
+    return volume.data_source.startswith(replica_request.SOURCE_PREFIXES) and volume.clone_state not in COPIED
 
 
 def _is_salvageable(replica: longhorn.Replica, cluster: Cluster) -> bool:
@@ -307,9 +302,7 @@ ALLOWED = ExpansionResult()
 def check_expansion(
     cluster: Cluster, volume: longhorn.Volume, replicas: Iterable[longhorn.Replica], new_size: int
 ) -> frozenset[ExpansionResult]:
-    """Every answer Longhorn may give for a new size. `new_size` is in bytes. Longhorn reports the first disk that
-    fails, in random order.
-    """
+    """Every answer to a new size in bytes: Longhorn reports the first disk that fails, in random order."""
     disks = {
         disk.uuid: disk for node in cluster.nodes.values() for disk in node.disks if disk.in_spec and disk.in_status
     }
@@ -319,33 +312,24 @@ def check_expansion(
         disk = disks.get(uuid)
         if disk is None:
             refused.add(ExpansionResult(ScheduleError.DISK_NOT_FOUND, uuid))
-        elif detail := _growth_refusal(disk, cluster.settings, (new_size - volume.size) * count):
+        elif detail := growth_refusal(disk, cluster.settings, (new_size - volume.size) * count):
             refused.add(ExpansionResult(ScheduleError.INSUFFICIENT_STORAGE, uuid, detail))
     return frozenset(refused or {ALLOWED})
 
 
-def can_grow(disk: longhorn.Disk, settings: Settings, increase: int) -> bool:
-    return not _growth_refusal(disk, settings, increase)
-
-
-def _growth_refusal(disk: longhorn.Disk, settings: Settings, increase: int) -> str:
+def growth_refusal(disk: longhorn.Disk, settings: Settings, increase: int) -> str:
+    """Why a disk cannot hold so many bytes more, "" if it can."""
     left = space.disk_space(disk, settings)
-    physical = _physical_refusal(disk, settings, increase) if increase > 0 and left.open else ""
+    if increase > 0 and left.open:
+        # The whole increase must fit once it is written (ValidateDiskAvailableForExpansion). The reserve counts as free here.
+        used = disk.storage_maximum - disk.storage_available - disk.storage_reserved + increase
+        unused = disk.storage_maximum - used
+        if unused < space.minimal_available(disk, settings):
+            need = f"{quantity.format_bytes(unused)} free once the growth is written must be at least"
+            return f"disk {disk.name}: {need} {space.minimal_available_text(disk, settings)}"
+        if used > space.scheduling_limit(disk, settings):
+            need = f"{quantity.format_bytes(used)} used once the growth is written must be at most"
+            return f"disk {disk.name}: {need} {space.scheduling_limit_text(disk, settings)}"
     rule = space.space_refusal(increase, 0, left)
-    if physical or rule is None:
-        return physical
-    return space.space_detail(rule, disk, settings, left, longhorn.Volume(name="", size=increase))
-
-
-def _physical_refusal(disk: longhorn.Disk, settings: Settings, increase: int) -> str:
-    """Why a disk could not hold the whole increase, written (ValidateDiskAvailableForExpansion), "" if it could."""
-    # The reserve counts as free here.
-    used = disk.storage_maximum - disk.storage_available - disk.storage_reserved + increase
-    unused = disk.storage_maximum - used
-    if unused < space.minimal_available(disk, settings):
-        least = space.minimal_available_text(disk, settings)
-        return f"disk {disk.name}: {quantity.format_bytes(unused)} free once the growth is written must be at least {least}"
-    if used > space.scheduling_limit(disk, settings):
-        most = space.scheduling_limit_text(disk, settings)
-        return f"disk {disk.name}: {quantity.format_bytes(used)} used once the growth is written must be at most {most}"
-    return ""
+    volume = longhorn.Volume(name="", size=increase)
+    return "" if rule is None else space.space_detail(rule, disk, settings, left, volume)

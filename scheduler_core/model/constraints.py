@@ -69,9 +69,7 @@ def parse_int64(text: str) -> int | None:
 
 
 class LabelSelector(Struct, frozen=True):
-    """A label selector; without any part it matches everything. None stands for a selector that is absent, which
-    matches nothing.
-    """
+    """A label selector; without parts it matches everything. None is an absent one, which matches nothing."""
 
     labels: Labels = frozenset()
     requirements: tuple[Requirement, ...] = ()
@@ -119,9 +117,7 @@ class Toleration(Struct, frozen=True):
 
 
 class NodeSelectorTerm(Struct, frozen=True):
-    """A term of a node affinity: labels, and fields of the node. A term without requirements matches no node, and is
-    never made.
-    """
+    """A term of a node affinity: labels and fields of the node. One without requirements is never made."""
 
     labels: tuple[Requirement, ...] = ()
     fields: tuple[Requirement, ...] = ()

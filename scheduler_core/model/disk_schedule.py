@@ -22,18 +22,14 @@ class AllocationState(Enum):
 
 
 class RequestKind(Enum):
-    """A kind of object that requests space. The value is its word in messages. Backing images come first wherever an
-    order is needed.
-    """
+    """A kind of object that requests space, by its word in messages. Backing images come first in every order."""
 
     BACKING_IMAGE = "backing image"
     REPLICA = "replica"
 
 
 class Allocation(Struct, frozen=True):
-    """The answer to a request. `size` is the space that it holds: a rejected growth keeps its old size, a rejected new
-    request has 0.
-    """
+    """The answer to a request, and the space it holds: a rejected growth keeps its old size, a rejected new one 0."""
 
     state: AllocationState
     size: int
@@ -55,9 +51,7 @@ Allocations = Mapping[str, Allocation]
 
 
 class DiskScheduleSpec(Struct, frozen=True):
-    """A disk, and the bytes requested on it. `replicas` and `backing_images` are by name; None is a size that cannot be
-    read.
-    """
+    """A disk, and the bytes requested on it, by name; None is a size that cannot be read."""
 
     disk: str = ""
     node: str = ""
@@ -136,8 +130,7 @@ class BackingImageCopies(Struct, frozen=True):
     size: int = 0  # bytes of one copy (status.realSize); 0 while Longhorn does not know it
     min_copies: int = 1  # minimum number of copies (spec.minNumberOfCopies), at least 1
     wanted_disks: frozenset[str] = frozenset()  # UUIDs of the disks that shall hold a copy (spec.diskFileSpecMap)
-    # The state of each reported copy (status.diskFileStatusMap), by disk UUID.
-    copy_states: Mapping[str, str] = {}
+    copy_states: Mapping[str, str] = {}  # the state of each reported copy (status.diskFileStatusMap), by disk UUID
     finalizers: tuple[str, ...] = ()
     deleting: bool = False
     faults: tuple[Fault, ...] = ()

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from scheduler_core.errors import QuantityError
 from scheduler_core.model.constraints import Labels, LabelSelector, NodeSelectorTerm, Taint, read_labels
-from scheduler_core.model.kube import namespace_or_default
+from scheduler_core.model.kube import equals, namespace_or_default
 
 PodKey = tuple[str, str]
 ControllerKey = tuple[str, str, str]
@@ -49,8 +49,7 @@ class Controller(Struct, frozen=True):
     kind: Annotated[str, "metadata"]  # the kind's name, which objects in a list do not have
     namespace: Annotated[str, "metadata.namespace", namespace_or_default]
     name: Annotated[str, "metadata.name"]
-    # None, or without any part: it selects nothing.
-    selector: Annotated[LabelSelector | None, "spec.selector"] = None
+    selector: Annotated[LabelSelector | None, "spec.selector"] = None  # None, or without any part: it selects nothing
 
     @property
     def key(self) -> ControllerKey:
@@ -108,10 +107,6 @@ def _if_current(generation: int | None, observed_generation: int | None, expecte
     return expected_pods if is_current(generation, observed_generation) else None
 
 
-def _evicts_unhealthy(policy: str | None) -> bool:
-    return policy == "AlwaysAllow"
-
-
 class DisruptionBudget(Struct, frozen=True):
     """A PodDisruptionBudget."""
 
@@ -130,7 +125,7 @@ class DisruptionBudget(Struct, frozen=True):
     # Why the disruption controller cannot count, "" if it can.
     sync_failure: Annotated[str, "metadata.generation", "status.observedGeneration", "status.conditions"] = ""
     # Whether pods that are not ready may always be evicted (unhealthyPodEvictionPolicy AlwaysAllow).
-    evicts_unhealthy: Annotated[bool, "spec.unhealthyPodEvictionPolicy", _evicts_unhealthy] = False
+    evicts_unhealthy: Annotated[bool, "spec.unhealthyPodEvictionPolicy", equals("AlwaysAllow")] = False
 
     @property
     def key(self) -> str:

@@ -1,6 +1,6 @@
 """Kubernetes objects with only the fields that a decision reads. Names follow Kubernetes; sizes are in bytes."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Final
 
 from msgspec import Struct
@@ -9,7 +9,6 @@ from scheduler_core.model.constraints import NO_SCHEDULING, LabelSelector, PodSc
 from scheduler_core.model.quantity import Amount, read_clamped, read_quantity
 
 FILESYSTEM: Final = "Filesystem"
-WAIT_FOR_FIRST_CONSUMER: Final = "WaitForFirstConsumer"
 DEFAULT_CLASS_ANNOTATIONS: Final = (
     "storageclass.kubernetes.io/is-default-class",
     "storageclass.beta.kubernetes.io/is-default-class",
@@ -22,6 +21,15 @@ _MAX_VERSION_DIGITS: Final = 20
 
 def is_set(value: str | None) -> bool:
     return value is not None
+
+
+def equals(expected: str) -> Callable[..., bool]:
+    """Reads whether a text is this one."""
+
+    def read(value: str | None) -> bool:
+        return value == expected
+
+    return read
 
 
 def namespace_or_default(value: str | None) -> str:
@@ -63,12 +71,11 @@ def _read_request(value: Amount | None) -> int | None:
     return None if value is None else read_quantity(value)
 
 
-def _source_claim(kind: str, name: str) -> str:
-    return name if kind == "PersistentVolumeClaim" else ""
+def _source(expected: str) -> Callable[..., str]:
+    def read(kind: str, name: str) -> str:
+        return name if kind == expected else ""
 
-
-def _source_snapshot(kind: str, name: str) -> str:
-    return name if kind == "VolumeSnapshot" else ""
+    return read
 
 
 class ClaimSpec(Struct, frozen=True):
@@ -80,18 +87,14 @@ class ClaimSpec(Struct, frozen=True):
     access_modes: Annotated[tuple[str, ...], "spec.accessModes"] = ()
     volume_name: Annotated[str, "spec.volumeName"] = ""
     # The claim it is cloned from.
-    source_claim: Annotated[str, "spec.dataSource.kind", "spec.dataSource.name", _source_claim] = ""
+    source_claim: Annotated[str, "spec.dataSource.kind", "spec.dataSource.name", _source("PersistentVolumeClaim")] = ""
     # The VolumeSnapshot it is restored from.
-    source_snapshot: Annotated[str, "spec.dataSource.kind", "spec.dataSource.name", _source_snapshot] = ""
+    source_snapshot: Annotated[str, "spec.dataSource.kind", "spec.dataSource.name", _source("VolumeSnapshot")] = ""
     # Selects existing PersistentVolumes by their labels, without any part all of them; None if it cannot be read.
     selector: Annotated[LabelSelector | None, "spec.selector"] = LabelSelector()
     volume_mode: Annotated[str, "spec.volumeMode"] = FILESYSTEM
     # The name of its VolumeAttributesClass, "" for none.
     attributes_class: Annotated[str, "spec.volumeAttributesClassName"] = ""
-
-
-def _is_lost(phase: str | None) -> bool:
-    return phase == "Lost"
 
 
 class Claim(Struct, frozen=True):
@@ -105,7 +108,7 @@ class Claim(Struct, frozen=True):
     selected_node: Annotated[str, f"metadata.annotations[{SELECTED_NODE_ANNOTATION}]"] = ""
     created: Annotated[str, "metadata.creationTimestamp"] = ""
     deleting: Annotated[bool, "metadata.deletionTimestamp", is_set] = False
-    lost: Annotated[bool, "status.phase", _is_lost] = False
+    lost: Annotated[bool, "status.phase", equals("Lost")] = False
 
 
 class VolumeSnapshotContent(Struct, frozen=True):
@@ -226,10 +229,6 @@ def _is_default(annotations: dict[str, str] | None) -> bool:
     return any((annotations or {}).get(key) == "true" for key in DEFAULT_CLASS_ANNOTATIONS)
 
 
-def _waits_for_consumer(binding_mode: str | None) -> bool:
-    return binding_mode == WAIT_FOR_FIRST_CONSUMER
-
-
 class StorageClass(Struct, frozen=True):
     """A StorageClass; of several default classes the newest (`created`) wins."""
 
@@ -239,7 +238,7 @@ class StorageClass(Struct, frozen=True):
     is_default: Annotated[bool, "metadata.annotations", _is_default] = False
     created: Annotated[str, "metadata.creationTimestamp"] = ""
     # Whether its claims are bound when a pod is scheduled, and not at once.
-    waits_for_consumer: Annotated[bool, "volumeBindingMode", _waits_for_consumer] = False
+    waits_for_consumer: Annotated[bool, "volumeBindingMode", equals("WaitForFirstConsumer")] = False
     allows_expansion: Annotated[bool, "allowVolumeExpansion"] = False  # whether the API server lets its claims grow
 
 
@@ -254,7 +253,5 @@ class VolumeAttachment(Struct, frozen=True):
 
 
 def is_same_pod(current: Pod | None, requested: Pod) -> bool:
-    """Whether the object of a requested pod's name is this very pod; for a request written by hand without a UID, the
-    name suffices.
-    """
+    """Whether an object is the requested pod; for a request by hand, without a UID, the name suffices."""
     return current is not None and requested.uid in ("", current.uid)

@@ -218,9 +218,7 @@ class Replica(Struct, frozen=True):
 
 
 class BackingImage(Struct, frozen=True):
-    """A backing image (backingimages.longhorn.io). It occupies `real_size` bytes on each disk of `disks` (UUIDs,
-    spec.diskFileSpecMap).
-    """
+    """A backing image, which takes `real_size` bytes on each disk of `disks` (UUIDs, spec.diskFileSpecMap)."""
 
     name: Annotated[str, "metadata.name"]
     data_engine: Annotated[str, "spec.dataEngine"] = V1
@@ -254,9 +252,7 @@ class EngineImage(Struct, frozen=True):
 
 
 class InstanceManager(Struct, frozen=True):
-    """An instance manager (instancemanagers.longhorn.io): the process that runs engines and replicas of one data engine
-    on one node.
-    """
+    """An instance manager: the process that runs engines and replicas of one data engine on one node."""
 
     name: Annotated[str, "metadata.name"]
     node: Annotated[str, "spec.nodeID"] = ""

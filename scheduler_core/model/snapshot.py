@@ -11,9 +11,7 @@ NamespacedName = tuple[str, str]
 
 
 class Snapshot(Struct, frozen=True):
-    """The objects of a cluster, by name. Pods and claims are keyed by (namespace, name). The name of a DiskSchedule is
-    its disk's UUID.
-    """
+    """The objects of a cluster by name, pods and claims by (namespace, name), DiskSchedules by their disk's UUID."""
 
     nodes: Mapping[str, kube.Node] = {}
     pods: Mapping[NamespacedName, kube.Pod] = {}
@@ -26,8 +24,7 @@ class Snapshot(Struct, frozen=True):
     replicas: Mapping[str, longhorn.Replica] = {}
     backing_images: Mapping[str, longhorn.BackingImage] = {}
     backups: Mapping[str, longhorn.Backup] = {}
-    # The VolumeSnapshotContent of each VolumeSnapshot, "" for none.
-    volume_snapshots: Mapping[NamespacedName, str] = {}
+    volume_snapshots: Mapping[NamespacedName, str] = {}  # the VolumeSnapshotContent of each VolumeSnapshot, "" for none
     volume_snapshot_contents: Mapping[str, kube.VolumeSnapshotContent] = {}
     # `engine_images` and `instance_managers`: None if the source did not list these kinds at all; they then count as
     # ready everywhere, because a snapshot of fewer kinds is still useful to explain. An empty mapping means that none

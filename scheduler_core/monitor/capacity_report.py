@@ -2,14 +2,13 @@
 them shows what kube-scheduler is answered.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from msgspec import Struct
 
 from scheduler_core.cluster.view import View
 from scheduler_core.errors import ResolutionError
-from scheduler_core.evaluation.fit import OpenDisk
 from scheduler_core.evaluation.state import REASONS, ClusterState, Refused, new_replica_refusal, profile_node, reason_of
 from scheduler_core.longhorn import csi_driver, placement
 from scheduler_core.longhorn.refusal_rules import Rule
@@ -140,7 +139,14 @@ def largest_volumes(view: View) -> dict[str, int]:
         (max((space.free for space in view.free_space(name).values()), default=0), name) for name in view.cluster.nodes
     )
     by_free_space = sorted(most_free, reverse=True)
-    return _by_storage_class(needs, {each: _largest_of_classes(view, each, by_free_space) for each in _classes(needs)})
+    largest = dict.fromkeys(_classes(needs), 0)
+    for classes in largest:
+        for free, name in by_free_space:
+            # No disk takes more than it has free, so that no later node takes more either.
+            if free <= largest[classes]:
+                break
+            largest[classes] = max(largest[classes], _largest_on_node(view, classes, view.cluster.nodes[name]))
+    return _by_storage_class(needs, largest)
 
 
 def _by_storage_class(needs: Mapping[str, _Needs], largest: Mapping[VolumeClasses, int]) -> dict[str, int]:
@@ -152,16 +158,6 @@ def _by_storage_class(needs: Mapping[str, _Needs], largest: Mapping[VolumeClasse
 
 def _classes(needs: Mapping[str, _Needs]) -> Iterable[VolumeClasses]:
     return dict.fromkeys(classes for classes, _ in needs.values() if classes is not None)
-
-
-def _largest_of_classes(view: View, classes: VolumeClasses, by_free_space: Sequence[tuple[int, str]]) -> int:
-    largest = 0
-    for free, name in by_free_space:
-        # No disk takes more than it has free, so that no later node takes more either.
-        if free <= largest:
-            break
-        largest = max(largest, _largest_on_node(view, classes, view.cluster.nodes[name]))
-    return largest
 
 
 def _classes_of(view: View, storage_class: kube.StorageClass) -> VolumeClasses | None:
@@ -184,14 +180,12 @@ def _largest_on_node(view: View, classes: VolumeClasses, node: longhorn.Node) ->
         return 0
     limited = not is_v2(classes.requests[0].volume.data_engine)
     limits = {disk.uuid: file_size_limit(disk.filesystem_type) if limited else None for disk in node.disks}
-    return max((_largest_on_disk(disk, limits[disk.uuid]) for disk in disks), default=0)
-
-
-def _largest_on_disk(disk: OpenDisk, limit: int | None) -> int:
-    free = disk.free - sum(size for _, size in disk.copies)
-    if limit is not None:
-        free = min(free, limit - 1)
-    return max(0, free // csi_driver.SIZE_STEP * csi_driver.SIZE_STEP)
+    largest = 0
+    for disk in disks:
+        free = disk.free - sum(size for _, size in disk.copies)
+        limit = limits[disk.uuid]
+        largest = max(largest, free if limit is None else min(free, limit - 1))
+    return largest // csi_driver.SIZE_STEP * csi_driver.SIZE_STEP
 
 
 class LargestVolumes:

@@ -18,18 +18,14 @@ from scheduler_core.packing.budget import give_way
 
 
 class NodeCondition(IntEnum):
-    """How urgently a node needs attention; a greater number is worse.
+    """How urgently a node needs attention; a greater number is worse."""
 
-    NO_DISKS: it has no Longhorn disk, as a node for computing alone. OPEN: every disk takes new replicas. PARTLY_CLOSED: a disk takes none.
-    CLOSED: no disk takes any. OVER_LIMIT: a disk has more scheduled than Longhorn's limit. NOT_READY: Longhorn does not reach the node.
-    """
-
-    NO_DISKS = 0
-    OPEN = 1
-    PARTLY_CLOSED = 2
-    CLOSED = 3
-    OVER_LIMIT = 4
-    NOT_READY = 5
+    NO_DISKS = 0  # it has no Longhorn disk, as a node for computing alone
+    OPEN = 1  # every disk takes new replicas
+    PARTLY_CLOSED = 2  # a disk takes none
+    CLOSED = 3  # no disk takes any
+    OVER_LIMIT = 4  # a disk has more scheduled than Longhorn's limit
+    NOT_READY = 5  # Longhorn does not reach the node
 
     @property
     def text(self) -> str:
@@ -155,9 +151,7 @@ def _condition(node: longhorn.Node, disks: Sequence[DiskUsage], closed: int) -> 
 
 
 def select_rows(rows: Iterable[NodeRow], text: str = "", zone: str | None = None) -> tuple[NodeRow, ...]:
-    """Returns the rows of a zone that contain every word of a text, in any letter case, in names, zone, tags, condition
-    or reasons. None is every zone, "" is no zone.
-    """
+    """Returns a zone's rows ("": without zone, None: all) that contain every word of a text, in any letter case."""
     words = text.casefold().split()
     return tuple(
         row
@@ -208,10 +202,7 @@ def page_of(rows: Sequence[_Row], number: int, size: int = PAGE_SIZE) -> RowPage
 
 
 class RowOrder(StrEnum):
-    """What comes first.
-
-    WORST: the most urgent. NAME: by name. FREE: the least free bytes. WRITTEN, SCHEDULED, PROMISED, RESERVED: the most bytes of these.
-    """
+    """What comes first: the most urgent, by name, the least free bytes, or the most bytes of another sort."""
 
     WORST = "worst"
     NAME = "name"

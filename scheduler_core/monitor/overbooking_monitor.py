@@ -90,9 +90,7 @@ _Placements = Mapping[str, tuple[_Placement, ...]]
 
 
 class OverbookingReport(Struct, frozen=True):
-    """The overbooked disks at one time. A new report is empty; only `update` makes the next, of which the first notes
-    where replicas are.
-    """
+    """The overbooked disks at one time. Only `update` makes the next, of which the first notes where replicas are."""
 
     time: float = -math.inf  # when it was made, in the caller's seconds
     overbooked: tuple[Overbooked, ...] = ()  # the disks that are overbooked, sorted by node and name
@@ -102,16 +100,16 @@ class OverbookingReport(Struct, frozen=True):
     _meetings: Mapping[str, _Meeting] = {}
 
     def update(self, view: View, deliveries: Deliveries, now: float) -> "OverbookingReport":
-        """Returns the report at a later time. A `now` before this report's time counts as that.
-
-        Args:
-            view: the cluster to report on
-            deliveries: what watches delivered since the view of this report
-            now: the caller's seconds
+        """Returns the report at a later time, with what watches delivered since the view of this report. A `now` before
+        this report's time counts as that.
         """
         now = max(now, self.time)
         new = self._new_placements(view, deliveries)
-        recent = self._recent_placements(new, now)
+        seen = {uuid: (*self._recent.get(uuid, ()), *new.get(uuid, ())) for uuid in {*self._recent, *new}}
+        counting = {
+            uuid: tuple(entry for entry in group if entry.at + MAX_STATUS_LAG > now) for uuid, group in seen.items()
+        }
+        recent = {uuid: placements for uuid, placements in counting.items() if placements}
         meetings: dict[str, _Meeting] = {}
         overbooked: list[Overbooked] = []
         new_overbookings: list[Overbooked] = []
@@ -158,16 +156,6 @@ class OverbookingReport(Struct, frozen=True):
                 placement = _Placement(at, name, replica.volume, replica.size)
                 placements.setdefault(uuid, []).append(placement)
         return {uuid: tuple(sorted(group)) for uuid, group in placements.items()}
-
-    def _recent_placements(self, new: _Placements, now: float) -> _Placements:
-        recent = dict(self._recent)
-        for uuid, placements in new.items():
-            recent[uuid] = (*recent.get(uuid, ()), *placements)
-        return {
-            uuid: placements
-            for uuid, group in recent.items()
-            if (placements := tuple(entry for entry in group if entry.at + MAX_STATUS_LAG > now))
-        }
 
     def _meeting(
         self, uuid: str, disk: _Disk, new: tuple[_Placement, ...], recent: tuple[_Placement, ...]

@@ -62,8 +62,7 @@ class _NodeReport(Struct, frozen=True):
     hopeless: tuple[Demand, ...] = ()
     misplaced: tuple[Misplaced, ...] = ()
     stuck: tuple[Stuck, ...] = ()
-    # By pod and claim, when the demand of a bound pod was first seen.
-    bound_since: Mapping[tuple[str, str], float] = {}
+    bound_since: Mapping[tuple[str, str], float] = {}  # by pod and claim, when the demand of a bound pod was first seen
     # By volume, when a new volume was first seen elsewhere while some replica had no place.
     misplaced_since: Mapping[str, float] = {}
     due: float = math.inf  # when the report changes by time alone
@@ -121,14 +120,9 @@ class PlacementReport(Struct, frozen=True):
         *,
         require_best_effort: bool = True,
     ) -> "PlacementReport":
-        """Returns the report at a later time. A `now` before this report's time counts as that.
-
-        Args:
-            state: the cluster to report on
-            contention: caches how nodes pack; the instance that pods are evaluated with has done most of the work
-            ledger: the current offers, which change nothing here, but are packed in the same step
-            now: the caller's seconds
-            require_best_effort: whether a best-effort volume needs space on its pod's node, or only prefers it
+        """Returns the report at a later time. A `now` before this report's time counts as that. `contention` caches how nodes pack;
+        the instance that pods are evaluated with has done most of the work. The offers change nothing here, but are packed in the
+        same step. Best-effort volumes need space on their pod's node, or only prefer it.
         """
         now = max(now, self.time)
         demand = state.demand.by_node
@@ -230,7 +224,9 @@ def _report_node(
     for demand in required:
         volume = demand.volume.name
         since = _misplaced_since(demand, before, now)
-        settled = since is not None and (_all_have_place(demand) or since + SETTLE_TIME <= now)
+        staying = [each for each in demand.volume.replicas if not each.deleting and not each.failed_at]
+        all_placed = all(replica.node_id for replica in staying)
+        settled = since is not None and (all_placed or since + SETTLE_TIME <= now)
         reported = situation.reported.get(volume) if demand.volume.bound else None
         if reported is not None or settled:
             pod = demand.pod or (reported.pod if reported else "")
@@ -287,8 +283,3 @@ def _elsewhere(demand: Demand) -> tuple[str, ...]:
     """Returns the nodes of a volume's replicas, empty if one of these is the node where the volume is demanded."""
     nodes = {replica.node_id for replica in demand.volume.replicas if not replica.deleting and not replica.failed_at}
     return () if demand.node in nodes else tuple(sorted(nodes - {""}))
-
-
-def _all_have_place(demand: Demand) -> bool:
-    replicas = demand.volume.replicas
-    return all(replica.node_id for replica in replicas if not replica.deleting and not replica.failed_at)

@@ -25,13 +25,8 @@ from scheduler_core.volumes.resolve import NO_DRIVER, lacks_driver
 
 # A node that they refuse lacks nothing but space.
 LACKING_SPACE: Final = frozenset({Reason.INSUFFICIENT_STORAGE, Reason.NOT_TOGETHER, Reason.SPOKEN_FOR})
-# Reasons are listed roughly in the order in which rules are checked.
+# Reasons are listed roughly in the order in which rules are checked; the rules before a reason's were passed.
 _ORDER: Final = {reason: position for position, reason in enumerate(Reason)}
-
-
-def reason_order(reason: Reason) -> int:
-    """Returns how late the rule of a reason is checked; the rules before it were passed."""
-    return _ORDER[reason]
 
 
 def sort_candidates(view: View, decision: Decision) -> list[str]:
@@ -50,7 +45,7 @@ def sort_candidates(view: View, decision: Decision) -> list[str]:
             spaces = view.free_space(name).values() if name in view.cluster.nodes else ()
             group, rank = 2, -max((space.free for space in spaces), default=0)
         else:
-            group, rank = 3, -reason_order(reason)
+            group, rank = 3, -_ORDER[reason]
         return group, rank, natural_key(name), name
 
     return [name for name, _ in sorted(zip(decision.candidates, decision.reasons, strict=True), key=closeness)]
@@ -76,8 +71,7 @@ class WaitingRow(Struct, frozen=True):
     size: int = 0  # bytes of its Longhorn volumes in sum
     nodes: int = 0  # how many nodes there are
     fitting: int = 0  # how many of them fit now
-    # Why the others do not, with the number of nodes, most frequent first.
-    reasons: Mapping[str, int] = {}
+    reasons: Mapping[str, int] = {}  # why the others do not, with the number of nodes, most frequent first
     closest: NearestNode | None = None  # None if some node fits, or if there are no nodes
     error: str = ""  # why nothing can be decided about the pod; "" if it can
 
@@ -105,9 +99,7 @@ def waiting_row(
     contenders: Contenders,
     refused: Mapping[str, str],
 ) -> WaitingRow:
-    """Returns the row of a pod, by the decision of `/filter`; `refused`: nodes that kube-scheduler refuses by itself,
-    with its reasons.
-    """
+    """Returns a pod's row by the decision of `/filter`; `refused`: kube-scheduler's own reasons, by node."""
     nodes = candidate_nodes(state.view)
     names = [name for name in nodes if name not in refused]
     try:
@@ -146,7 +138,7 @@ def _closest_node(pod: Pod, decision: Decision, state: ClusterState, options: Fi
     verdicts = zip(names, explanation.verdicts, strict=True)
     # Those whose missing bytes are known come before others.
     name, verdict = min(
-        verdicts, key=lambda each: (each[1].missing == 0, each[1].missing, -reason_order(each[1].reason), each[0])
+        verdicts, key=lambda each: (each[1].missing == 0, each[1].missing, -_ORDER[each[1].reason], each[0])
     )
     return NearestNode(name, verdict.reason, verdict.missing, verdict.detail)
 
@@ -167,8 +159,7 @@ class StatusReport(Struct, frozen=True):
 
     rows: tuple[NodeRow, ...] = ()  # the nodes, worst first
     space: SpaceTotal = field(default_factory=SpaceTotal)  # of all disks
-    # By Longhorn's StorageClasses, as in `CapacityReport`.
-    largest_volumes: Mapping[str, int] = {}
+    largest_volumes: Mapping[str, int] = {}  # by Longhorn's StorageClasses, as in `CapacityReport`
     waiting: tuple[Pod, ...] = ()  # pods with claims and without a node, the oldest first
 
     @property

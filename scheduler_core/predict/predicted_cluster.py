@@ -17,7 +17,7 @@ from scheduler_core.decide.kube_scheduler_filters import PodClaims, VolumeAffini
 from scheduler_core.errors import CoreError
 from scheduler_core.evaluation.state import ClusterState, ProfileCache
 from scheduler_core.generic.cluster_state import GenericClusterState
-from scheduler_core.longhorn import node_status, replenish, volume_validation
+from scheduler_core.longhorn import node_status, replenish
 from scheduler_core.model import generic, kube, longhorn
 from scheduler_core.model.constraints import NodeSelectorTerm, Operator, Requirement
 from scheduler_core.model.snapshot import Snapshot
@@ -191,7 +191,7 @@ class PredictedCluster:
 
 
 def _node_selector_term(term: longhorn.TopologyTerm) -> NodeSelectorTerm:
-    labels = ((volume_validation.ZONE_KEY, term.zone), (volume_validation.REGION_KEY, term.region))
+    labels = ((node_status.ZONE_LABEL, term.zone), (node_status.REGION_LABEL, term.region))
     return NodeSelectorTerm(tuple(Requirement(key, Operator.IN, frozenset({value})) for key, value in labels if value))
 
 

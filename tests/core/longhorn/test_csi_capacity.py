@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.longhorn.csi_driver import HOSTNAME, ZONE, Capacity, CapacityError, get_capacity
+from scheduler_core.longhorn.csi_driver import HOSTNAME, Capacity, CapacityError, get_capacity
+from scheduler_core.longhorn.node_status import ZONE_LABEL
 from scheduler_core.model import longhorn as lh
 from tests.worlds.longhorn import GIB, cluster, conditions, disk, node
 
@@ -79,8 +80,8 @@ def test_a_tagged_node_needs_a_selector_if_the_setting_says_so() -> None:
 def test_a_zone_has_the_capacity_of_all_its_nodes() -> None:
     view = cluster(node("n1", zone="a"), node("n2", zone="a"), node("n3", zone="b"))
     zone = {"storageCapacityMode": "zone"}
-    assert get_capacity(view, {ZONE: "a"}, zone) == Capacity(200 * GIB, 100 * GIB)
-    assert get_capacity(view, {ZONE: "c"}, zone) == NOTHING
+    assert get_capacity(view, {ZONE_LABEL: "a"}, zone) == Capacity(200 * GIB, 100 * GIB)
+    assert get_capacity(view, {ZONE_LABEL: "c"}, zone) == NOTHING
 
 
 @pytest.mark.parametrize(
