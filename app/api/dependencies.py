@@ -6,7 +6,7 @@ status page and `longhorn-extender decisions` read it. /prioritize decides nothi
 
 A body of full nodes is tens of megabytes, and copying it takes longer than deciding. So everything later is a view of this
 buffer. The buffer grows with the bytes that arrive, an eighth ahead of them: a caller that announces much and sends nothing
-costs no memory. A body that stops arriving is cut off (`app/memory.py`).
+costs no memory. A body that stops arriving is cut off (`app/memory_budget.py`).
 """
 
 import codecs
@@ -28,7 +28,7 @@ from app.evaluator import Evaluator
 from app.extender import capacity, status_reporter
 from app.extender.metrics import Metrics
 from app.extender.verbs import Verbs
-from app.memory import Lease, MemoryBudget
+from app.memory_budget import Lease, MemoryBudget
 from app.schemas.state import CallerAnswer
 from scheduler_core.caches import LruMap
 from scheduler_core.decide import decision

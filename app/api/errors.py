@@ -14,7 +14,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from app.memory import BudgetExceededError, SlowBodyError
+from app.memory_budget import BudgetExceededError, SlowBodyError
 from app.runtime.connections import CallerLog, owner_of
 from app.runtime.probes import CallerGoneError, SwitchedOffError, UnavailableError
 from app.schemas.decision import ErrorAnswer, value_problem

@@ -17,7 +17,7 @@ from app.api.dependencies import RequestLease, read_body
 from app.api.errors import RequestError, install_error_handlers
 from app.extender.guard import PlacementGuard
 from app.extender.metrics import Metrics
-from app.memory import MemoryBudget
+from app.memory_budget import MemoryBudget
 from app.runtime.probes import Availability
 from scheduler_core.convert import admission
 from scheduler_core.errors import ObjectError

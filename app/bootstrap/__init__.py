@@ -14,7 +14,7 @@ from fastapi.openapi.docs import get_redoc_html, get_swagger_ui_html
 from fastapi.responses import RedirectResponse
 from fastapi_offline import FastAPIOffline
 
-from app import DISTRIBUTION, memory
+from app import DISTRIBUTION, memory_budget
 from app.api import dependencies, errors, extender
 from app.api.page import routes as page_routes
 from app.api.page.rendering import compile_templates
@@ -68,7 +68,7 @@ def create_app(  # noqa: PLR0913 # what is served, and by what
         file.subscribe(metrics.policy_reloads.count)
     verbs = Verbs(evaluator, policy, decider=WithoutReservations(evaluator, contenders))
     observes = settings.enforcement is extender_settings.Enforcement.OBSERVE
-    budget = memory.MemoryBudget(settings.request_memory)
+    budget = memory_budget.MemoryBudget(settings.request_memory)
     metrics.request_memory(budget)
     persistent = cache(lambda: persistent_state(snapshot, now))
     losses = NodeLosses(evaluator, persistent)

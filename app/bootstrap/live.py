@@ -33,7 +33,7 @@ from app.kube.cluster_cache import ClusterCache
 from app.kube.generic_cache import GenericCache
 from app.kube.reflector import Timing
 from app.kube.store import ConfigMapCache
-from app.memory import MemoryBudget
+from app.memory_budget import MemoryBudget
 from app.policy import PolicyFile, PolicyInForce, load_plugins
 from app.runtime.decision_thread import DecisionThread
 from app.runtime.elector import Elector

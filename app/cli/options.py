@@ -159,7 +159,7 @@ def request_limits(max_body: str, memory_limit: str) -> tuple[int, int]:
 
 def process_memory(memory_limit: str) -> int:
     """Returns the memory that this process may use, in bytes, or raises a CoreError if `--memory-limit` is no size."""
-    from app.memory import memory_limit as container_limit
+    from app.memory_budget import memory_limit as container_limit
 
     return positive_bytes(memory_limit, "--memory-limit") if memory_limit else container_limit()
 

@@ -22,7 +22,7 @@ from app.cli.options import ContextOption, KubeconfigOption, LonghornNamespaceOp
 from app.cli.render import print_line, print_result, warn, yaml_text
 from app.settings import DEFAULT_NAMESPACE
 from scheduler_core.errors import CoreError
-from scheduler_core.installation.registration import (
+from scheduler_core.installation.scheduler_config import (
     REGISTERED,
     Platform,
     Registration,

@@ -1,7 +1,7 @@
 """`longhorn-extender what-if`: what a drain, loss or change leads to.
 
 Data flow: the cluster, and the changes in the order of the options → the situation after them → its orders, each played once →
-what they have in common, and the steps of one order → JSON, tables, or a report (`app/cli/what_if_report.py`).
+what they have in common, and the steps of one order → JSON, tables, or a report (`app/cli/what_if_html.py`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -193,7 +193,7 @@ def what_if(
     answer = WhatIf(prediction, order, orders.seed, rate, notes)
     if html is not None:
         # Its import brings the template engine, which no other output needs.
-        from app.cli.what_if_report import write_report
+        from app.cli.what_if_html import write_report
 
         lines = [f"--{_OPTIONS.get(name, name.replace('_', '-'))} {text}" for name, text in verbs]
         write_report(html, answer, lines, query.snapshot or "the live cluster")

@@ -24,7 +24,7 @@ from app.settings import NO_BROWSER
 from scheduler_core.convert import installed_objects, leadership
 from scheduler_core.errors import CoreError
 from scheduler_core.installation.facts import ProbeResult, leading_pod
-from scheduler_core.installation.registration import SchedulerFlags, flags
+from scheduler_core.installation.scheduler_config import SchedulerFlags, flags
 from scheduler_core.leadership.endpoint_slice import EXTENDER
 from scheduler_core.longhorn.csi_driver import DRIVER
 from scheduler_core.model.installation import DEFAULT_SCHEDULER, InstalledPod, ServiceAddress

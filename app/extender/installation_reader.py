@@ -18,7 +18,7 @@ from scheduler_core.convert import installed_objects, kube, leadership, meta, sn
 from scheduler_core.decide.extender_settings import ExtenderSettings, SettingsHistory, SettingsSource
 from scheduler_core.errors import CoreError, ObjectError
 from scheduler_core.installation.facts import PROGRAM, Caller, GuardTrial, Installation, ProbeResult, ProcessReport
-from scheduler_core.installation.registration import SECOND_SCHEDULER
+from scheduler_core.installation.scheduler_config import SECOND_SCHEDULER
 from scheduler_core.leadership.election import LEASE_NAME
 from scheduler_core.leadership.endpoint_slice import EXTENDER, PLACEMENT_GUARD, PLACEMENT_GUARD_STANDBY
 from scheduler_core.longhorn.cluster import parse_time

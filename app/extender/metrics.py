@@ -11,7 +11,7 @@ from prometheus_client import Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_fastapi_instrumentator import Instrumentator, metrics
 
-from app import memory, settings
+from app import memory_budget, settings
 from app.extender.capacity import capacity_metrics, node_loss_metrics
 from app.runtime import probes
 from scheduler_core.evaluation.state import ClusterState
@@ -65,7 +65,7 @@ def _outstanding_metrics(now: Outstanding) -> Iterable[Metric]:
         yield GaugeMetricFamily(f"{probes.PREFIX}_{name}", text, value=getattr(now, name))
 
 
-def _budget_metrics(budget: memory.MemoryBudget) -> Iterable[Metric]:
+def _budget_metrics(budget: memory_budget.MemoryBudget) -> Iterable[Metric]:
     text = "Memory that requests hold, as charged"
     yield GaugeMetricFamily(f"{probes.PREFIX}_request_memory_bytes", text, value=budget.used)
     text = "Memory that all requests together may hold"
@@ -249,7 +249,7 @@ class Metrics:
     def node_losses(self, read: Callable[[], Mapping[str, NodeLossOutcome]]) -> None:
         self._read(lambda: node_loss_metrics(read()))
 
-    def request_memory(self, budget: memory.MemoryBudget) -> None:
+    def request_memory(self, budget: memory_budget.MemoryBudget) -> None:
         self._read(lambda: _budget_metrics(budget))
 
     def caches(self, statuses: "Callable[[], Mapping[str, CacheStatus]]", clock: Callable[[], float]) -> None:

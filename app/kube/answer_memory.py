@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from app.memory import memory_limit
+from app.memory_budget import memory_limit
 from scheduler_core.model.quantity import format_bytes
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """HTTP/1.1 with limits, which neither uvicorn nor its parser has.
 
 A request's head is limited in size and time, trailers and chunk extensions in size, pipelined requests and small chunks in number. An
-answer that the caller does not read is cut off. How fast a body must arrive is a matter of its reader (`app/memory.py`).
+answer that the caller does not read is cut off. How fast a body must arrive is a matter of its reader (`app/memory_budget.py`).
 
 Each turn of the event loop is shared among the connections whose input is to be parsed. uvloop hands over up to 256 KiB
 of every connection in one turn. Chunks of one byte make that 40,000 calls of the parser.

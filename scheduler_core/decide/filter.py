@@ -37,10 +37,10 @@ from scheduler_core.evaluation import contention, replicas, single_node, whole_p
 from scheduler_core.evaluation.competitors import Competitors, Requester
 from scheduler_core.evaluation.state import ClusterState, attach_refusal, refusal_on_every_node, unready_volume
 from scheduler_core.longhorn.volume_validation import update_error
-from scheduler_core.model import kube, longhorn
+from scheduler_core.model import kube
 from scheduler_core.model.verdict import UNSAFE, Reason
 from scheduler_core.packing.budget import Budget, PackingAnswer
-from scheduler_core.volumes.existing_replicas import home_nodes
+from scheduler_core.volumes.existing_replicas import home_nodes, strict_local_nodes
 from scheduler_core.volumes.requirements import requirements
 from scheduler_core.volumes.resolve import PodVolume, Resolution, exceeds_attach_limit
 from scheduler_core.volumes.volume_binding import CandidateVolumes, NodeResolution, resolve_on_nodes
@@ -212,11 +212,8 @@ def _constrained_nodes(request: FilterRequest) -> dict[str, Reason]:
     # An exclusive claim stays where another live pod uses it.
     volumes = request.resolution.volumes
     limits = [(volume.in_use_on, Reason.CLAIM_IN_USE) for volume in volumes if volume.in_use_on]
-    for volume in request.resolution.local:
-        placed = frozenset(replica.node_id for replica in volume.replicas if replica.node_id)
-        # A strict-local volume stays where its replica is.
-        if volume.volume.data_locality == longhorn.STRICT_LOCAL and placed:
-            limits.append((placed, Reason.STRICT_LOCAL_ELSEWHERE))
+    tied = map(strict_local_nodes, request.resolution.local)
+    limits += [(nodes, Reason.STRICT_LOCAL_ELSEWHERE) for nodes in tied if nodes]
     # The first reason of a node counts.
     return {name: reason for nodes, reason in reversed(limits) for name in request.candidates if name not in nodes}
 

@@ -2,5 +2,5 @@
 
 placement_guard  the disk that a replica goes to: as Longhorn wants it, or another one where every promise holds; whether
                  Longhorn asks about every placement
-steering         replicas that no pod needs on their node, away from space that was promised to pods
+replica_steering steers replicas that no pod needs on their node away from space that was promised to pods
 """

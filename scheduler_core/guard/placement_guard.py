@@ -10,7 +10,7 @@ left out first, then offers (`evaluation/competitors.py`).
 Which writes of Longhorn are placements at all, `convert/admission.py` decides.
 
 A replica that no pod needs on the node is steered to a disk with which everything that was promised there still fits
-(`steering.py`).
+(`replica_steering.py`).
 
 Longhorn's rules are asked as Longhorn's scheduler asks them (`longhorn/placement.py`), with every disk's true load:
 what its status counts and what it does not count yet. So a disk that is allowed here is within Longhorn's limit by its
@@ -42,7 +42,7 @@ from scheduler_core.evaluation.competitors import CompetingVolumes, all_volumes,
 from scheduler_core.evaluation.fit import plan
 from scheduler_core.evaluation.single_node import NodeEvaluation
 from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.guard.steering import (
+from scheduler_core.guard.replica_steering import (
     Steering,
     VolumesToCome,
     disk_with_schedule,

@@ -1,4 +1,4 @@
-"""Which nodes already hold a restarted pod's local volumes, and where a volume needs no new space.
+"""Which nodes already hold a restarted pod's local volumes, where a volume needs no new space, and where a strict-local volume stays.
 
 What one replica means on a ready node and a ready disk (Longhorn's scheduler-extender proposal, Filter step 3):
 
@@ -84,6 +84,13 @@ def replica_uses(volume: PodVolume, cluster: Cluster) -> dict[str, ReplicaUse]:
 def nodes_with_replica(volume: PodVolume, cluster: Cluster) -> frozenset[str]:
     """Names of the nodes that keep a replica of the volume, which therefore needs no new space there."""
     return frozenset(name for name, use in replica_uses(volume, cluster).items() if use is not ReplicaUse.NONE)
+
+
+def strict_local_nodes(volume: PodVolume) -> frozenset[str]:
+    """Returns the nodes that a strict-local volume stays on, because a replica has its place there; none means that it may go anywhere."""
+    if volume.volume.data_locality != longhorn.STRICT_LOCAL:
+        return frozenset()
+    return frozenset(replica.node_id for replica in volume.replicas if replica.node_id)
 
 
 def home_nodes(local: Iterable[PodVolume], candidates: Collection[str], cluster: Cluster) -> frozenset[str]:

@@ -18,7 +18,7 @@ from app.evaluator import Evaluator
 from app.extender.metrics import Metrics
 from app.extender.offers import Offers
 from app.extender.verbs import Verbs
-from app.memory import MemoryBudget
+from app.memory_budget import MemoryBudget
 from app.policy import PolicyInForce
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.decide.extender_settings import ExtenderSettings

@@ -28,7 +28,7 @@ from app.extender.metrics import Metrics
 from app.extender.offers import Offers
 from app.extender.status_reporter import StatusReporter, StatusSources
 from app.extender.verbs import Verbs
-from app.memory import MemoryBudget
+from app.memory_budget import MemoryBudget
 from app.policy import PolicyInForce
 from app.runtime.decision_thread import DecisionThread
 from scheduler_core.decide.decision import FilterOptions

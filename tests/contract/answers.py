@@ -25,7 +25,7 @@ from app.evaluator import Evaluator
 from app.extender.metrics import Metrics
 from app.extender.offers import Offers
 from app.extender.verbs import Verbs
-from app.memory import MemoryBudget
+from app.memory_budget import MemoryBudget
 from app.policy import PolicyInForce
 from app.runtime.decision_thread import OnCallersThread
 from app.settings import DEFAULT_MAX_BODY, DEFAULT_REQUEST_MEMORY, Settings

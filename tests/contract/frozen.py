@@ -19,7 +19,7 @@ from app.disk_schedule.controller import ControllerMetrics
 from app.disk_schedule.watches import ControllerCache
 from app.extender.metrics import Metrics, Outstanding
 from app.kube.reflector import CacheStatus, Timing
-from app.memory import MemoryBudget
+from app.memory_budget import MemoryBudget
 from app.runtime.connections import ServerMetrics
 from app.runtime.logs import ProblemLog
 from app.scheduler.api_calls import SchedulerMetrics

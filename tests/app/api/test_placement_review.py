@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from app.api.placement_review import MAX_BODY, AdmissionState, guard_application
 from app.extender.metrics import Metrics
-from app.memory import MemoryBudget
+from app.memory_budget import MemoryBudget
 from app.runtime.probes import PREFIX
 from scheduler_core.convert.admission import TRIAL_PATCH, AdmissionRequest, JsonPatch
 from scheduler_core.convert.installed_objects import probe_replica

@@ -17,7 +17,7 @@ from app.api.placement_review import AdmissionState, guard_application
 from app.extender.guard_certificate import NAME, CertificateOptions, GuardCertificate
 from app.extender.metrics import Metrics
 from app.kube.client import KubeClient
-from app.memory import MemoryBudget
+from app.memory_budget import MemoryBudget
 from app.runtime.probes import PREFIX, Health, probe_application
 from app.runtime.server import HttpServer, serve
 from scheduler_core.convert.admission import AdmissionRequest, JsonPatch

@@ -14,7 +14,7 @@ from app.evaluator import Evaluator
 from app.extender.metrics import Metrics
 from app.extender.offers import Offers
 from app.extender.verbs import Verbs
-from app.memory import MemoryBudget
+from app.memory_budget import MemoryBudget
 from app.policy import PolicyInForce
 from app.runtime.probes import SwitchedOff
 from app.settings import Settings

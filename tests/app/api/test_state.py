@@ -13,7 +13,7 @@ from app.bootstrap import application as live_application
 from app.evaluator import Evaluator
 from app.extender.metrics import Metrics, Outstanding
 from app.extender.verbs import Verbs
-from app.memory import MemoryBudget
+from app.memory_budget import MemoryBudget
 from app.policy import PolicyInForce
 from app.runtime.connections import ServerMetrics
 from app.schemas import state as schemas

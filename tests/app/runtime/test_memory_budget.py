@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.memory import (
+from app.memory_budget import (
     BYTES_PER_PERIOD,
     DEFAULT_LIMIT,
     BudgetExceededError,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.cli.what_if_report import line_plot, size_bar
+from app.cli.what_if_html import line_plot, size_bar
 from scheduler_core.model.quantity import format_bytes
 from tests.builders import pod, write_list
 from tests.worlds.command_line import Run
