@@ -27,7 +27,7 @@ from scheduler_core.longhorn.node_status import REGION_LABEL, ZONE_LABEL
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.snapshot import Snapshot
-from scheduler_core.volumes.resolve import check_source, volume_parameters
+from scheduler_core.volumes.data_source import check_source, volume_parameters
 from simulator.actions import Action, AfterDelay, CreateObject, DeleteObject, PatchObject, remove_finalizers
 from simulator.config import Config
 from simulator.objects import CLAIM, DRIVER, FINALIZER, Json, KubeObject
