@@ -25,8 +25,9 @@ from starlette.requests import ClientDisconnect
 
 from app.api.errors import BodyTooLargeError, RequestError
 from app.evaluator import Evaluator
-from app.extender import capacity, status_reporter
+from app.extender import status_reporter
 from app.extender.metrics import Metrics
+from app.extender.node_losses import NodeLosses
 from app.extender.verbs import Verbs
 from app.memory_budget import Lease, MemoryBudget
 from app.schemas.state import CallerAnswer
@@ -126,7 +127,7 @@ class AppState(Struct, frozen=True):
     observes: Callable[[], bool] = lambda: False  # returns whether refusals are only counted and logged now
     callers: RecentCallers = field(default_factory=RecentCallers)  # from where /filter is called
     decisions: DecisionLog = field(default_factory=DecisionLog)  # the latest decisions
-    node_losses: capacity.NodeLosses | None = None  # which nodes can be lost; None if that is not predicted
+    node_losses: NodeLosses | None = None  # which nodes can be lost; None if that is not predicted
     status: status_reporter.StatusSources | None = None  # what the status page reads; None without a status page
 
 

@@ -19,9 +19,9 @@ from app.api import dependencies, errors, extender
 from app.api.page import routes as page_routes
 from app.api.page.rendering import compile_templates
 from app.evaluator import Evaluator, SnapshotState
-from app.extender.capacity import NodeLosses
 from app.extender.certificates import CertificateFiles
 from app.extender.metrics import Metrics
+from app.extender.node_losses import NodeLosses
 from app.extender.status_reporter import StatusReporter, StatusSources
 from app.extender.verbs import Verbs, WithoutReservations
 from app.policy import PolicyFile, PolicyInForce, SnapshotGenericState

@@ -15,7 +15,7 @@ from prometheus_client import Gauge
 from app.api import dependencies, placement_review
 from app.bootstrap import application
 from app.evaluator import Evaluator, no_contenders
-from app.extender import capacity, certificates
+from app.extender import certificates, node_losses
 from app.extender.endpoint_publisher import EndpointPublisher, GuardEndpoint
 from app.extender.guard import GuardContext, PlacementGuard, written_replicas
 from app.extender.guard_certificate import CertificateOptions, GuardCertificate
@@ -129,7 +129,7 @@ class _Wiring:
             guard=self._guard_endpoint(certificate, guard),
             background=[task.run for task in (generic if file is not None else None, file, files) if task is not None],
         )
-        losses = capacity.NodeLosses(self._evaluator, cache.state)
+        losses = node_losses.NodeLosses(self._evaluator, cache.state)
         metrics.node_losses(lambda: losses.latest)
         tasks = (*reservation.tasks, guard, certificate, losses)
         reservations = reservation.reservations

@@ -10,7 +10,7 @@ certificates          TLS of a port, from files or a Secret, read again when it 
 guard                 reviews placements; guard_certificate makes it callable
 lifecycle             when this process competes and answers: takeover, handover, shutdown
 metrics               metrics for Prometheus
-capacity              which nodes can be lost, and metrics of disk space
+node_losses           which nodes can be lost, and metrics of disk space
 installation_reader   the facts that `doctor` judges
 installation_calls    calls of the processes of kube-scheduler and extender; a pod that fits nowhere, to see whether the one calls the other
 """

@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_fastapi_instrumentator import Instrumentator, metrics
 
 from app import memory_budget, settings
-from app.extender.capacity import capacity_metrics, node_loss_metrics
+from app.extender.node_losses import capacity_metrics, node_loss_metrics
 from app.runtime import probes
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.guard.placement_guard import GuardOutcome, Observation

@@ -27,7 +27,7 @@ from scheduler_core import caches, errors, values
 from scheduler_core.cluster.update import build_view, empty_snapshot
 from scheduler_core.cluster.view import View
 from scheduler_core.convert import generic, snapshot_kinds
-from scheduler_core.decide import nudge, offered_nodes
+from scheduler_core.decide import nudge_limits, offered_nodes
 from scheduler_core.decide.decision import Competing, Contenders, Decision
 from scheduler_core.evaluation.contention import Contention, EquivalenceCache
 from scheduler_core.model.kube import Pod
@@ -61,7 +61,7 @@ class RefusedPod(Struct, eq=False):
     since: float  # when it was refused first
     last: float
     selected_node: str = ""  # the node that its claims had selected when it was refused the last time, "" for none
-    backoff: nudge.NudgeBackoff = field(default_factory=nudge.NudgeBackoff)  # when it may be nudged again
+    backoff: nudge_limits.NudgeBackoff = field(default_factory=nudge_limits.NudgeBackoff)  # when it may be nudged again
     # When kube-scheduler should have retried it after its last nudge; before that it gets no other nudge.
     retry_by: float = -math.inf
     nudges: int = 0  # number of its nudges
@@ -130,8 +130,8 @@ class Nudger:
         self._aside: caches.LruMap[str, RefusedPod] = caches.LruMap(MAX_REMEMBERED)
         # Equal lists are one object: 5,000 lists of 5,000 names would take 200 MB.
         self._candidates: caches.LruMap[tuple[str, ...], tuple[str, ...]] = caches.LruMap(_MAX_CANDIDATE_LISTS)
-        self._pending = nudge.PendingNudges()
-        self._rate = nudge.NUDGE_LIMIT
+        self._pending = nudge_limits.PendingNudges()
+        self._rate = nudge_limits.NUDGE_LIMIT
         # Nudged pods count also where pods are evaluated alone.
         self._contention = Contention()
         self._no_offers = Ledger()
@@ -183,7 +183,7 @@ class Nudger:
         """
         view = self._cache.state().view
         nodes = tuple(sorted(view.snapshot.longhorn_nodes))
-        for pod in nudge.previously_refused_pods(view):
+        for pod in nudge_limits.previously_refused_pods(view):
             self.note_refusal(pod, nodes)
 
     def clear(self) -> None:
@@ -195,10 +195,10 @@ class Nudger:
         self._logged_failures.clear()
 
     @property
-    def waiting(self) -> tuple[nudge.WaitingPod, ...]:
+    def waiting(self) -> tuple[nudge_limits.WaitingPod, ...]:
         """The remembered pods, the one refused first comes first."""
         now = self._clock()
-        return tuple(nudge.WaitingPod(each.pod, now - each.since, each.nudges) for each in self._oldest_first())
+        return tuple(nudge_limits.WaitingPod(each.pod, now - each.since, each.nudges) for each in self._oldest_first())
 
     def _oldest_first(self) -> list[RefusedPod]:
         return sorted(self._refused.values(), key=lambda refusal: (refusal.since, refusal.pod.uid))
@@ -284,7 +284,7 @@ class Nudger:
         self._pending.add(pod, decision, view, now)
         self._rate = self._rate.after(now)
         refusal.backoff = refusal.backoff.after(now)
-        refusal.retry_by = now + nudge.PENDING_NUDGE_LIFETIME
+        refusal.retry_by = now + nudge_limits.PENDING_NUDGE_LIFETIME
         patches.create_task(self._write(pod, refusal), name=f"nudge {pod.key}")
 
     def _waiting_pod(self, refusal: RefusedPod, view: View) -> Pod | None:
@@ -310,7 +310,7 @@ class Nudger:
         try:
             resolution = resolve(pod, view, require_best_effort=self._evaluator.options.require_best_effort)
             # A refused pod has no offer: it ended when a request named the pod.
-            equivalence = None if pod.uid in self._pending else nudge.equivalence_key(pod, resolution, view)
+            equivalence = None if pod.uid in self._pending else nudge_limits.equivalence_key(pod, resolution, view)
             key = None if equivalence is None else (refusal.candidates, equivalence)
             # A pod is not evaluated if an equivalent one did not fit in this round.
             if key is not None and key in self._unfit:

@@ -4,7 +4,7 @@ it overbooks.
     kube-scheduler has decided for a pod that had an offer → its volumes are followed → Longhorn lists them on the node: placed
                                                              → the pod is gone, is bound elsewhere, or it takes too long: not placed
     every second → those pods are checked
-                 → a new report on all demand (`scheduler_core/monitor/placement_monitor.py`)
+                 → a new report on all demand (`scheduler_core/monitor/demand_monitor.py`)
     a watch delivers a replica with its disk → the moment is noted → with the next report on demand comes one on overbooked disks
                                                                      (`scheduler_core/monitor/overbooking_monitor.py`)
 
@@ -30,7 +30,7 @@ from scheduler_core.decide import decision, offered_nodes
 from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.contention import Contention
 from scheduler_core.model import kube, longhorn
-from scheduler_core.monitor import overbooking_monitor, placement_monitor
+from scheduler_core.monitor import demand_monitor, overbooking_monitor
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.volumes.existing_replicas import decided_node, unlisted_volumes
 
@@ -80,7 +80,7 @@ class Placements:
         self._metrics = metrics
         self._clock = clock
         # The latest reports; empty before the first ones, and while another process leads.
-        self.report = placement_monitor.PlacementReport()
+        self.report = demand_monitor.PlacementReport()
         self.overbookings = overbooking_monitor.OverbookingReport()
         self._deliveries: dict[tuple[str, str], float] = {}
         self._contention = Contention()
@@ -118,7 +118,7 @@ class Placements:
         # No followed pod is counted: this process does not see their end.
         self._followed_pods.clear()
         self._deliveries.clear()
-        self.report = placement_monitor.PlacementReport()
+        self.report = demand_monitor.PlacementReport()
         self.overbookings = overbooking_monitor.OverbookingReport()
 
     def note_decision(self, pod: kube.Pod, node: str, offered_at: float) -> None:

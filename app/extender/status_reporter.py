@@ -16,7 +16,7 @@ import structlog
 from msgspec import Struct
 
 from app.evaluator import Evaluator, no_contenders
-from app.extender.capacity import NodeLosses
+from app.extender.node_losses import NodeLosses
 from app.runtime.decision_thread import Urgency
 from app.schemas.remedies_answer import RemedyAnswer, remedy_answer
 from app.settings import DEFAULT_NAMESPACE

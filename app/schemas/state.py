@@ -10,7 +10,7 @@ from app.schemas.decision import Answer, PolicyAnswer
 from scheduler_core.cluster.free_space import unlisted_bytes
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.extender_settings import Enforcement
-from scheduler_core.decide.nudge import WaitingPod
+from scheduler_core.decide.nudge_limits import WaitingPod
 from scheduler_core.disk_schedule.allocation import claimed_bytes
 from scheduler_core.evaluation.competitors import identity
 from scheduler_core.guard.placement_guard import GuardState
@@ -18,8 +18,8 @@ from scheduler_core.longhorn.space import DiskSpace
 from scheduler_core.model import longhorn
 from scheduler_core.model.disk_schedule import RequestKind
 from scheduler_core.model.longhorn import Placement
+from scheduler_core.monitor.demand_monitor import PlacementReport
 from scheduler_core.monitor.overbooking_monitor import OverbookingReport
-from scheduler_core.monitor.placement_monitor import PlacementReport
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.offers.outstanding_offer import Offer
 from scheduler_core.volumes.demand_index import DemandIndex

@@ -18,7 +18,7 @@ disk_schedule       DiskSchedules and related objects as the DiskSchedule contro
 leadership          the Lease of leader election, the EndpointSlice of the Service, and the ServiceAccount that owns both
 installed_objects   what a diagnosis reads and creates
 redact              objects cut down to what decisions read, for bug reports
-recorded_decisions  replays recorded decisions of files, and compares them with the engine's
+decision_replay     replays recorded decisions of files, and compares them with the engine's
 json_text           places in a JSON text, and keys that are written twice, for error messages
 meta                what all wire types share; name, version and finalizers of any object
 """

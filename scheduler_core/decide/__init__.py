@@ -5,7 +5,7 @@ decision                options, contenders and the decision about one pod, and 
 filter                  which nodes can hold all of a pod's volumes, stage by stage
 explain                 plans and numbers behind a decision; `volume_sentences` about many nodes
 offered_nodes           what is offered of a decision, and how offers end; which nodes are offered
-nudge                   when a refused pod is retried
+nudge_limits            when a refused pod is retried
 score_facts             a decision as the classic scheduler's rules read it
 kube_scheduler_filters  the nodes that kube-scheduler refuses before it calls the extender
 """

@@ -106,7 +106,7 @@ class Decision(Struct, frozen=True):
     volume_classes: tuple[ReplicaRequest, ...] = ()
     # By node, what it offers to these classes; empty without competing pods.
     profiles: Mapping[str, Profile] = {}
-    # By node, the volumes that its reason is about, where nodes differ in them (`volumes/volume_binding.py`).
+    # By node, the volumes that its reason is about, where nodes differ in them (`volumes/free_volume_matching.py`).
     resolutions: Mapping[str, Resolution] = {}
     # What the priorities of a policy file give to candidates; empty without a file.
     scores: Mapping[str, int] = field(default_factory=lambda: NO_SCORES)

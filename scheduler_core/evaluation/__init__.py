@@ -6,6 +6,6 @@ single_node           one node on its own, with the disks' names, and how many b
 replicas              which replicas of a pod's volumes need a place, or may be in the way
 whole_pod             whether all of them have one in the cluster together
 competitors           the volumes of other pods on one node, and the pod that they compete with
-competitors_anywhere  the volumes of other pods that may go to any node, on each node that takes them
+volumes_anywhere      the volumes of other pods that may go to any node, on each node that takes them
 contention            which volumes of other pods compete for nodes, and which of these fit a pod together with them
 """

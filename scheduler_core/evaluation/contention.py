@@ -7,7 +7,7 @@ work for what changed. Where the pod's own offer or its volumes' demand counts, 
 Data flow of `Contention`: a node's demand (derived, oldest first) and offers → the volumes that fit there together (`competitors.py`), demand
 before offers, older before younger → `Competitors`. Demand that does not fit together with older demand is *hopeless* (a stuck pod, a removed
 disk): it is left out, or it would block every pod. An offer that does not fit cannot be used either: Longhorn's disks changed since it was
-made. Volumes that may go to any node count last (`competitors_anywhere.py`). A node is evaluated again when its demand, its offers or its
+made. Volumes that may go to any node count last (`volumes_anywhere.py`). A node is evaluated again when its demand, its offers or its
 disks change, and nodes with equal competitors and equal disks share one result.
 
 A node is evaluated first for the pod alone (`state.py`), then jointly with its competitors.
@@ -22,7 +22,7 @@ from typing import Final
 from msgspec import Struct
 
 from scheduler_core.caches import NodeResults
-from scheduler_core.evaluation import competitors_anywhere, fit
+from scheduler_core.evaluation import fit, volumes_anywhere
 from scheduler_core.evaluation.competitors import (
     CompetingVolumes,
     CompetitorGroups,
@@ -40,6 +40,7 @@ from scheduler_core.evaluation.competitors import (
 )
 from scheduler_core.evaluation.replicas import Optional, OptionalVolumes
 from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.evaluation.volumes_anywhere import VolumesAnywhere
 from scheduler_core.model.verdict import UNSAFE, Reason
 from scheduler_core.offers.outstanding_offer import Offer
 from scheduler_core.packing.budget import Budget, give_way
@@ -78,19 +79,19 @@ class Contention:
         self._entries: dict[str, _Entry] = {}
         self._groups = CompetitorGroups()
         self._offered = OfferedVolumes()
-        self._joint = competitors_anywhere.JointCompetitors(self._groups)
-        self._roaming = competitors_anywhere.RoamingVolumes()
+        self._joint = volumes_anywhere.JointCompetitors(self._groups)
+        self._roaming = volumes_anywhere.RoamingVolumes()
 
     def follow(self, other: "Contention") -> None:
         """Lets volumes that may go to any node count as long as they do there, where they were seen first."""
         self._roaming.follow(other._roaming)  # noqa: SLF001 # the same class
 
-    def volumes_anywhere(self, query: ContentionQuery) -> competitors_anywhere.VolumesAnywhere:
+    def volumes_anywhere(self, query: ContentionQuery) -> VolumesAnywhere:
         self.update(query)
-        return competitors_anywhere.VolumesAnywhere(self.roaming_volumes(query), self.unplaced_share(query))
+        return VolumesAnywhere(self.roaming_volumes(query), self.unplaced_share(query))
 
     def competitors(
-        self, query: ContentionQuery, names: Iterable[str], anywhere: competitors_anywhere.VolumesAnywhere | None = None
+        self, query: ContentionQuery, names: Iterable[str], anywhere: VolumesAnywhere | None = None
     ) -> Mapping[str, Competitors]:
         """Returns the competing volumes of other pods by node. Nodes without any are left out. `anywhere`: what
         `volumes_anywhere` returned for the query, if the caller has it.
@@ -160,7 +161,7 @@ class Contention:
             return entry
         entry = self._evaluate_node(query, name, demands, offers)
         self._entries[name] = entry
-        self._roaming.version = competitors_anywhere.older_version(self._roaming.version, query.version)
+        self._roaming.version = volumes_anywhere.older_version(self._roaming.version, query.version)
         return entry
 
     def nodes_involving(self, requester: Requester, names: Iterable[str]) -> frozenset[str]:
@@ -194,7 +195,7 @@ class Contention:
         steps = query.budget.left
         gave_up = query.budget.gave_up
         joint = self._offered.joint(offers, view)
-        if not demands and joint.volumes is not None and competitors_anywhere.fits_on_node(query, name, joint.required):
+        if not demands and joint.volumes is not None and volumes_anywhere.fits_on_node(query, name, joint.required):
             competitors = joint.competitors(self._groups)
             self._roaming.put(name, ())
         else:
@@ -202,7 +203,7 @@ class Contention:
             counted = without_matched_claims(demands, offers, name)
             competitors = self._fitting_competitors(query, name, by_certainty(counted, volumes_by_offer))
             self._roaming.put(
-                name, competitors_anywhere.volumes_roaming_from(view, name, demands, volumes_by_offer, competitors)
+                name, volumes_anywhere.volumes_roaming_from(view, name, demands, volumes_by_offer, competitors)
             )
         return _Entry(
             demands=demands,
@@ -227,7 +228,7 @@ class Contention:
         return by_certainty(without_matched_claims(demands, offers, name), volumes_by_offer).without(requester.volumes)
 
     def _fitting_competitors(self, query: ContentionQuery, name: str, competing: CompetingVolumes) -> Competitors:
-        fitting = fitting_volumes(competing, partial(competitors_anywhere.volumes_fit, query, name))
+        fitting = fitting_volumes(competing, partial(volumes_anywhere.volumes_fit, query, name))
         # Those for which some disk of the node is open, whether it has room or not.
         table = query.state.profiles.table
         placeable = tuple(
@@ -303,7 +304,7 @@ def evaluate_nodes(
     anywhere = competition.contention.volumes_anywhere(competition)
     roaming, share = anywhere
     # Where a roaming volume is offered it counts already, so it matters which volume it is.
-    names_of_roaming = tuple(map(competitors_anywhere.roaming_key, roaming))
+    names_of_roaming = tuple(map(volumes_anywhere.roaming_key, roaming))
     required_key = (query.required.key, query.optional.key)
     key = (required_key, query.examine_safety, volumes_key(roaming + share), names_of_roaming)
     version = (*competition.version, competition.ledger.changelog)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from scheduler_core.convert import generic, recorded_decisions
+from scheduler_core.convert import decision_replay, generic
 from scheduler_core.generic import cluster_state, scheduler
 from scheduler_core.generic.policy import DEFAULT_POLICY, Policy, PolicyError, parse_policy
 
@@ -106,7 +106,7 @@ def _find_problem(vector: _Vector) -> str:
     return "scenario.policy is missing (null: the default policy)" if vector.scenario.policy is msgspec.UNSET else ""
 
 
-RUNNER: Final = recorded_decisions.Runner(
+RUNNER: Final = decision_replay.Runner(
     "scheduler_core.generic.vectors",
     "Replays recorded decisions of Kubernetes 1.1 through the generic scheduler.",
     _Vector,

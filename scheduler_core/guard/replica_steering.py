@@ -22,7 +22,7 @@ from scheduler_core.cluster.update import Changes, update
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import Decision
 from scheduler_core.decide.offered_nodes import exclude
-from scheduler_core.evaluation import competitors_anywhere, fit, single_node
+from scheduler_core.evaluation import fit, single_node, volumes_anywhere
 from scheduler_core.evaluation.competitors import (
     CompetingVolumes,
     FittingVolumes,
@@ -123,7 +123,7 @@ def evaluate_volumes(view: View, volumes: Sequence[PodVolume], name: str) -> sin
 
 
 def may_fit(view: View, volumes: Sequence[PodVolume], name: str, budget: Budget) -> bool:
-    return not volumes or evaluate_volumes(view, volumes, name).reason(budget) in competitors_anywhere.FITTING
+    return not volumes or evaluate_volumes(view, volumes, name).reason(budget) in volumes_anywhere.FITTING
 
 
 def reason_by_half(evaluation: single_node.NodeEvaluation, budget: Budget) -> verdict.Reason:
@@ -233,7 +233,7 @@ class Steering:
         # If the offers fit nowhere, too, a place that keeps what is decided is better than one that does not.
         for with_offers in (True, False):
             self.keeps_offers = with_offers
-            self.breaks_promise = self._reason(chosen, with_offers=with_offers) not in competitors_anywhere.FITTING
+            self.breaks_promise = self._reason(chosen, with_offers=with_offers) not in volumes_anywhere.FITTING
             if not self.breaks_promise and not self.overfills:
                 return chosen
             if candidates is None:

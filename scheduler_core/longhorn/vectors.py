@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 
 from msgspec import Struct
 
-from scheduler_core.convert.recorded_decisions import InputError, Runner
+from scheduler_core.convert.decision_replay import InputError, Runner
 from scheduler_core.convert.snapshot_kinds import KINDS, LONGHORN_GROUP, build_snapshot
 from scheduler_core.longhorn import csi_driver, new_volume_placement, replenish, stages, volume_validation
 from scheduler_core.longhorn.cluster import Cluster, parse_time

@@ -1,6 +1,6 @@
 """What people look at: nodes with disks, waiting pods, and placements that went wrong.
 
-placement_monitor    demand that was misplaced, is hopeless or stuck
+demand_monitor       demand that was misplaced, is hopeless or stuck
 overbooking_monitor  disks that placements overbooked
 capacity_report      which numbers of disks and nodes people see
 node_rows            one row per node, worst first; rows by text and by zone; the order and the pages of rows

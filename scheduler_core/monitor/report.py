@@ -18,7 +18,7 @@ from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.quantity import natural_key
 from scheduler_core.model.verdict import Reason
-from scheduler_core.monitor import capacity_report, placement_monitor
+from scheduler_core.monitor import capacity_report, demand_monitor
 from scheduler_core.monitor.node_rows import NodeCondition, NodeRow, SpaceTotal, node_rows
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.volumes.resolve import NO_DRIVER, lacks_driver
@@ -143,13 +143,13 @@ def _closest_node(pod: Pod, decision: Decision, state: ClusterState, options: Fi
     return NearestNode(name, verdict.reason, verdict.missing, verdict.detail)
 
 
-def placement_problems(state: ClusterState, *, require_best_effort: bool = True) -> placement_monitor.PlacementReport:
+def placement_problems(state: ClusterState, *, require_best_effort: bool = True) -> demand_monitor.PlacementReport:
     """Reports a state as if it had lasted for `STUCK_AFTER` seconds."""
     contention = Contention()
-    report = placement_monitor.PlacementReport()
+    report = demand_monitor.PlacementReport()
     # The objects do not say since when a volume is missing, so a pod that was bound a moment ago is reported as stuck,
     # too, until Longhorn has placed its volumes.
-    for now in (0.0, placement_monitor.STUCK_AFTER):
+    for now in (0.0, demand_monitor.STUCK_AFTER):
         report = report.update(state, contention, Ledger(), now, require_best_effort=require_best_effort)
     return report
 

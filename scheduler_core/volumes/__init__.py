@@ -2,7 +2,7 @@
 
 resolve            pod, claim, PersistentVolume, Longhorn volume; nodes without the CSI driver
 data_source        where a new volume's data comes from, also for the simulator
-volume_binding     which PersistentVolumes kube-scheduler binds unbound claims to, and so the volumes by node
+free_volume_matching which PersistentVolumes kube-scheduler binds unbound claims to, and so the volumes by node
 requirements       what the volumes need of any node
 existing_replicas  which nodes already hold usable replicas, and which replicas Longhorn does not list yet
 demand             the demand of one volume or claim, derived from the cluster; volumes that may go to any node

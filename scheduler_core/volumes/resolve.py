@@ -85,7 +85,7 @@ def resolve(
     """Returns the pod's Longhorn volumes.
 
     With `require_best_effort` False a best-effort volume does not need local space. `matches` are the PersistentVolumes that unbound claims
-    will be bound to, by the claim's name; without one Longhorn creates a volume (see `volume_binding.py`). `domain` is that of the pod's node, to
+    will be bound to, by the claim's name; without one Longhorn creates a volume (see `free_volume_matching.py`). `domain` is that of the pod's node, to
     which such a volume may be tied.
 
     Raises:

@@ -22,9 +22,9 @@ from app.api.dependencies import AppState
 from app.api.placement_review import AdmissionState, guard_application
 from app.bootstrap import application
 from app.evaluator import Evaluator
-from app.extender.capacity import NodeLosses
 from app.extender.guard import PlacementGuard
 from app.extender.metrics import Metrics
+from app.extender.node_losses import NodeLosses
 from app.extender.offers import Offers
 from app.extender.status_reporter import StatusReporter, StatusSources
 from app.extender.verbs import Verbs

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scheduler_core.decide.decision import FilterOptions, Packing
 from scheduler_core.decide.filter import filter_nodes
 from scheduler_core.model.verdict import Reason
-from scheduler_core.volumes.volume_binding import match_volumes
+from scheduler_core.volumes.free_volume_matching import match_volumes
 from tests import builders as make
 from tests.builders import Object, as_pod
 from tests.examples import examples

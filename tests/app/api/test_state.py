@@ -19,11 +19,11 @@ from app.runtime.connections import ServerMetrics
 from app.schemas import state as schemas
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.decide.extender_settings import Enforcement
-from scheduler_core.decide.nudge import WaitingPod
+from scheduler_core.decide.nudge_limits import WaitingPod
 from scheduler_core.evaluation.contention import Contention
 from scheduler_core.model.verdict import Reason
+from scheduler_core.monitor.demand_monitor import PlacementReport
 from scheduler_core.monitor.overbooking_monitor import Overbooked, OverbookingReport
-from scheduler_core.monitor.placement_monitor import PlacementReport
 from scheduler_core.offers.ledger import Ledger, step
 from scheduler_core.offers.outstanding_offer import ObservedPod, Offered, OutcomeKind, Tick
 from scheduler_core.volumes.demand import DemandSource

@@ -19,10 +19,10 @@ from app.kube.reflector import CacheStatus, Phase
 from app.schemas.state import GuardActivity, OutstandingState, PlacementGuardState
 from app.settings import Settings
 from scheduler_core.decide.extender_settings import Enforcement
-from scheduler_core.decide.nudge import WaitingPod
+from scheduler_core.decide.nudge_limits import WaitingPod
 from scheduler_core.evaluation.contention import Contention
 from scheduler_core.model.kube import Pod
-from scheduler_core.monitor.placement_monitor import PlacementReport
+from scheduler_core.monitor.demand_monitor import PlacementReport
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.predict.node_loss import NodeLossOutcome
 from scheduler_core.values import replace

@@ -19,7 +19,7 @@ from app.extender.offers import Offers
 from app.kube.client import ApiError
 from scheduler_core.decide.decision import Contenders, Decision, FilterOptions
 from scheduler_core.decide.extender_settings import ExtenderSettings
-from scheduler_core.decide.nudge import BURST, NUDGES_PER_SECOND, PENDING_NUDGE_LIFETIME
+from scheduler_core.decide.nudge_limits import BURST, NUDGES_PER_SECOND, PENDING_NUDGE_LIFETIME
 from scheduler_core.model.kube import Pod
 from tests import builders as make
 from tests.worlds.fake_api import FakeApi, connect_client, failing

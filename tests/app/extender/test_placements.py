@@ -16,8 +16,8 @@ from app.extender.placements import INTERVAL, MAX_PLACEMENT_SECONDS, Placements
 from app.runtime.probes import PREFIX
 from scheduler_core.decide.decision import NO_CONTENDERS, Contenders, FilterOptions
 from scheduler_core.evaluation.contention import Contention
+from scheduler_core.monitor.demand_monitor import STUCK_AFTER, Misplaced, PlacementReport
 from scheduler_core.monitor.overbooking_monitor import SETTLE_TIME, OverbookingReport
-from scheduler_core.monitor.placement_monitor import STUCK_AFTER, Misplaced, PlacementReport
 from tests import builders as make
 from tests.worlds.decision_runners import LaterRunner
 from tests.worlds.state_source import FakeStateSource

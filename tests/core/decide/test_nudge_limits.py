@@ -8,7 +8,7 @@ import pytest
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import Decision, FilterOptions
 from scheduler_core.decide.filter import filter_nodes
-from scheduler_core.decide.nudge import (
+from scheduler_core.decide.nudge_limits import (
     BACKOFF,
     BURST,
     NUDGE_LIMIT,

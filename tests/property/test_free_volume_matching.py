@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_core.cluster.view import View
-from scheduler_core.volumes.volume_binding import match_volumes
+from scheduler_core.volumes.free_volume_matching import match_volumes
 from tests import builders as make
 from tests.builders import Object, as_pod
 from tests.examples import examples

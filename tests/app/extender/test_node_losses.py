@@ -10,8 +10,8 @@ import pytest
 from prometheus_client import generate_latest
 
 from app.evaluator import Evaluator
-from app.extender.capacity import ROUND_INTERVAL, NodeLosses
 from app.extender.metrics import Metrics
+from app.extender.node_losses import ROUND_INTERVAL, NodeLosses
 from app.runtime.decision_thread import DecisionRunner, DecisionThread
 from app.runtime.probes import PREFIX
 from scheduler_core.decide.decision import FilterOptions

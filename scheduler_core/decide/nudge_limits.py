@@ -26,9 +26,9 @@ from scheduler_core.offers.ledger import Ledger, step
 from scheduler_core.offers.outstanding_offer import Offered
 from scheduler_core.values import replace
 from scheduler_core.volumes.existing_replicas import decided_node
+from scheduler_core.volumes.free_volume_matching import may_match
 from scheduler_core.volumes.requirements import requirements
 from scheduler_core.volumes.resolve import Resolution
-from scheduler_core.volumes.volume_binding import may_match
 
 BACKOFF: Final = Backoff(1.0, 60.0)
 # Every nudge is a write to the API server.

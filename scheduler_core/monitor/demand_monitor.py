@@ -7,7 +7,7 @@ nodes.
 - **Misplaced**: Longhorn placed a new volume on another node than its demand's. A volume with a replica that was ever healthy
   is not new: it may have been drained away, and its local replica is still to come.
 - **Hopeless**: the demand does not fit on its node together with older demand (`evaluation/contention.py`), so it does not count there.
-- **Roaming**: Longhorn places the volume of hopeless demand on any other node, so it counts on every node (`evaluation/competitors_anywhere.py`).
+- **Roaming**: Longhorn places the volume of hopeless demand on any other node, so it counts on every node (`evaluation/volumes_anywhere.py`).
 - **Stuck**: a pod is bound, and a volume of it has not been on its node for `STUCK_AFTER` seconds.
 
 If best-effort volumes only prefer their pod's node, one that Longhorn placed on another node is neither misplaced nor
