@@ -2,7 +2,7 @@
 
 Data flow: an answer as a dictionary, with the keys of the JSON; its values are the core's structs where their fields are
 the keys → `plain_data` → JSON or YAML. The same structs, row by row → headers and cells → a table on the console
-(`app/cli/console.py`), which `Refreshing` may draw again and again.
+(`app/cli/escaping_console.py`), which `Refreshing` may draw again and again.
 
 This is the one place that writes to standard output and standard error. What people read is escaped (`app/escaping.py`):
 lines here, tables by the console. Results for programs have escapes of their own.
@@ -28,7 +28,7 @@ from app import API_VERSION, escaping
 from scheduler_core.errors import CoreError
 
 if TYPE_CHECKING:
-    from app.cli.console import EscapingConsole
+    from app.cli.escaping_console import EscapingConsole
 
 
 _Step = TypeVar("_Step")
@@ -67,7 +67,7 @@ def progress_of(text: str, total: int | None = None) -> Iterator[Callable[[int],
         return
     from rich.progress import Progress
 
-    from app.cli.console import EscapingConsole
+    from app.cli.escaping_console import EscapingConsole
 
     with Progress(console=EscapingConsole(stderr=True), transient=True) as progress:
         task = progress.add_task(text, total=total)
@@ -241,7 +241,7 @@ def _problem(text: str) -> Table:
 
 def _console(**options: Any) -> "EscapingConsole":
     # rich takes long to import.
-    from app.cli.console import EscapingConsole
+    from app.cli.escaping_console import EscapingConsole
 
     return EscapingConsole(**options)
 
