@@ -8,8 +8,6 @@ bad input, 130 when `build` is interrupted.
 `build` also runs where the simulator is not installed (Dockerfile), so `up` imports what it alone needs.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys
@@ -134,7 +132,7 @@ def up(  # noqa: PLR0913, PLR0917 # a command's parameters are its options
         _print_line("stopped")
 
 
-def _run_stack(directory: Path, options: StackOptions, *, registered: bool) -> None:
+def _run_stack(directory: Path, options: "StackOptions", *, registered: bool) -> None:
     from devcluster import next_steps
     from devcluster.stack import Stack
     from devcluster.watch import StackWatch

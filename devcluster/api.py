@@ -1,7 +1,5 @@
 """A synchronous client of the API server. It is a `KubeClient` on its own event loop, in its own thread."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path

@@ -7,8 +7,6 @@ renamed when it is complete: an interrupted build leaves nothing that looks fini
 build removes the folders of builds that were killed, and builds that have not been used for a month.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import json

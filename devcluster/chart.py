@@ -7,8 +7,6 @@ namespace becomes the release's, objects get the chart's labels, and the whole d
 After a change of the manifests: ``python -m devcluster.chart``.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field

@@ -2,8 +2,6 @@
 comment right above a key is its description.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path

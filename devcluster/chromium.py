@@ -1,7 +1,5 @@
 """Debian's Chromium without a window, driven by Playwright. The tests of the pages use it, and so do their pictures."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager

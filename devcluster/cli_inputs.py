@@ -1,7 +1,5 @@
 """Checks the command line's options before anything is started. Examples are the sizes of disks, and the names of files."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -3,8 +3,6 @@ cost time on a single machine is off: leader election, cloud providers, fsync. T
 RBAC authorisation, one service account per controller.
 """
 
-from __future__ import annotations
-
 import shutil
 import ssl
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ with DevCluster(folder, ClusterOptions(nodes=4)) as cluster:
     cluster.kubectl("get", "nodes")
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence

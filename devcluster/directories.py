@@ -1,7 +1,5 @@
 """The layout of a cluster's folder, and the checks before a folder is used as one."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

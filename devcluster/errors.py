@@ -1,7 +1,5 @@
 """The errors of this package. Their texts are for the person at the command line."""
 
-from __future__ import annotations
-
 
 class DevClusterError(Exception):
     """The base class; one line names problem, place and remedy."""

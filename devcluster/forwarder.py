@@ -8,8 +8,6 @@ Data flow: EndpointSlices of the Service → `Endpoints` → `Forwarder`, which 
 kube-proxy, a change of the endpoints does not affect established connections, and without an endpoint connections are refused.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import secrets

@@ -1,7 +1,5 @@
 """One HTTP request to a process on this machine."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import urllib.error

@@ -1,7 +1,5 @@
 """Writes kubeconfig files; certificates and tokens are inside, so that a program needs one file only."""
 
-from __future__ import annotations
-
 import base64
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Runs the kubectl that was built with the control plane on one cluster."""
 
-from __future__ import annotations
-
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path

@@ -3,8 +3,6 @@ go.sum are part of the repository. For any other version the requirements follow
 it names; `go mod tidy` does the rest, and Go's checksum database verifies what it downloads.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping

@@ -2,8 +2,6 @@
 for click, does not know typer's own classes.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterator
 from typing import Any, Final

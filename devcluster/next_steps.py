@@ -1,7 +1,5 @@
 """The text with the commands to type next, printed when the stack has started."""
 
-from __future__ import annotations
-
 import shlex
 import shutil
 import sys

@@ -7,8 +7,6 @@ deadlock in a program with threads. On other systems than Linux nothing is set, 
 Runs with ``python -I -S``: it must import nothing but the standard library, and start fast.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

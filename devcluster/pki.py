@@ -3,8 +3,6 @@ of mode 0600 in a folder of mode 0700. Every cluster gets new keys, so a stolen 
 certificates are valid for a year.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import os
 from collections.abc import Sequence
@@ -44,8 +42,8 @@ class CertificateAuthority:
 
     @classmethod
     def create(
-        cls, folder: Path, name: str = "devcluster", issuer: CertificateAuthority | None = None
-    ) -> CertificateAuthority:
+        cls, folder: Path, name: str = "devcluster", issuer: "CertificateAuthority | None" = None
+    ) -> "CertificateAuthority":
         """Creates an authority whose key is in memory only; it signs itself, or `issuer` signs it. Its certificate is ``ca.crt``
         in the folder, which is created if necessary.
         """
@@ -97,7 +95,7 @@ class SigningKey:
     public: Path
 
     @classmethod
-    def create(cls, folder: Path) -> SigningKey:
+    def create(cls, folder: Path) -> "SigningKey":
         """Creates a key pair, ``service-account.key`` and ``.pub`` in the folder."""
         key = ec.generate_private_key(ec.SECP256R1())
         paths = cls(folder / "service-account.key", folder / "service-account.pub")

@@ -1,7 +1,5 @@
 """The one loop that waits for a condition of a cluster."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Final, TypeVar

@@ -4,8 +4,6 @@ during a restart of the API server), and ends with the claiming process, however
 outgoing connections are left out: a connection could occupy the API server's port during its restart.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

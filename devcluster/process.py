@@ -7,8 +7,6 @@ however it ends (see `parent_death.py`). Linux ties that to the thread that fork
 long as the interpreter.
 """
 
-from __future__ import annotations
-
 import http.client
 import os
 import signal

@@ -2,8 +2,6 @@
 forwarder from kube-scheduler to the leading candidate, and Prometheus.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -1,7 +1,5 @@
 """Finds an installed Prometheus, and writes its configuration: the targets to scrape, and nothing else."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Mapping
 from pathlib import Path

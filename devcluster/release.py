@@ -6,8 +6,6 @@ times in them are $SOURCE_DATE_EPOCH. The image is not, because Debian's package
 A signature is that of `cosign sign-blob --key`: ECDSA P-256 with SHA-256, in base64. OpenSSL verifies it, too.
 """
 
-from __future__ import annotations
-
 import base64
 import gzip
 import hashlib

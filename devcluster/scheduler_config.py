@@ -1,7 +1,5 @@
 """Adapts a KubeSchedulerConfiguration, as users write it, to this machine; everything else stays as it is."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit

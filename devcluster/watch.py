@@ -2,8 +2,6 @@
 any other process is a crash, which ends the stack.
 """
 
-from __future__ import annotations
-
 import signal
 from typing import Final
 

@@ -2,8 +2,6 @@
 standard error and exits with 2 if its input is wrong, or with 1 if it broke; the log then holds the traceback.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import sys

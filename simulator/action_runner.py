@@ -1,7 +1,5 @@
 """Carries out actions against the API server. After the installation, all writes are made here."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections import Counter

@@ -2,8 +2,6 @@
 function that a test can call.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -87,7 +85,7 @@ class AfterDelay(Struct, frozen=True):
 
     name: str
     delay: Delay
-    actions: tuple[Action, ...] = field(default=())
+    actions: "tuple[Action, ...]" = field(default=())
 
 
 class RequeueAfter(Struct, frozen=True):

@@ -2,8 +2,6 @@
 the ControllerPublishVolume call of Longhorn's CSI driver. A call holds a worker until its volume is attached or the call fails.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from enum import Enum

@@ -1,7 +1,5 @@
 """Longhorn's validating webhook for claims: the API server refuses a growth that does not fit, and the claim keeps its request."""
 
-from __future__ import annotations
-
 import base64
 import ipaddress
 import ssl

@@ -1,7 +1,5 @@
 """The simulator's configuration: delays, Longhorn's settings, and disabled features. docs/simulator.md has it as a table."""
 
-from __future__ import annotations
-
 import random
 from itertools import pairwise
 from pathlib import Path
@@ -160,7 +158,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     def places_replicas(self) -> bool:
         return self.placement and not self.disk_schedules
 
-    def validate(self) -> Config:
+    def validate(self) -> "Config":
         """Returns this configuration if it is valid."""
         for name in self.__struct_fields__:
             value = getattr(self, name)

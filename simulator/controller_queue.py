@@ -2,8 +2,6 @@
 several managers and Go's maps decide.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping
 from itertools import islice

@@ -3,8 +3,6 @@
 Data flow: a key from a queue → an observation of its object, from the tables → a pure decision → actions → `action_runner.py`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 import time

@@ -5,8 +5,6 @@ Grants say which replicas may start, how far a volume has grown, and where an im
 The simulator requests nothing. The DiskSchedule controllers place the replicas and write the requests.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 from scheduler_core.model.disk_schedule import DiskSchedule, RequestKind

@@ -1,7 +1,5 @@
 """Event routing: which keys are added to which queues when an object changes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 

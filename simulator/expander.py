@@ -1,7 +1,5 @@
 """Volume expansion: external-resizer and Longhorn's expansion, which Longhorn's space rule allows or refuses."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """The engine image and backing images. They have to be on a node, or on a disk, before a replica can run there."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from app.kube.resources import LONGHORN_BACKING_IMAGES, LONGHORN_ENGINE_IMAGES, LONGHORN_NAMESPACE

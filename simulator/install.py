@@ -1,7 +1,5 @@
 """Installs what the simulation needs: CRDs, the CSI driver, StorageClasses, settings and Longhorn's admission rules."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable
 from importlib.resources import files

@@ -1,7 +1,5 @@
 """The names of Longhorn's settings (types/setting.go); Longhorn refuses every other name."""
 
-from __future__ import annotations
-
 from typing import Final
 
 KNOWN_SETTINGS: Final = frozenset(

@@ -1,7 +1,5 @@
 """Longhorn nodes: their objects, their status, and eviction requests. An annotation of the Kubernetes node describes the objects."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Final

@@ -2,8 +2,6 @@
 annotations, finalizers and labels are here, too.
 """
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Any, Final, Generic, TypeVar
 

@@ -1,7 +1,5 @@
 """Pods become Running when their volumes are attached. Until then the reason why they wait is reported."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from msgspec import Struct

@@ -3,8 +3,6 @@ the nodes' capacity. Mirrors
 external-provisioner's controller and longhorn-manager's csi/util.go:getVolumeOptions and CreateVolume.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final

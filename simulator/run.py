@@ -1,7 +1,5 @@
 """Creates and connects the parts of the simulator, and runs them until a signal arrives."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import signal

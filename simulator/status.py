@@ -1,7 +1,5 @@
 """Serves the simulator's report at GET /status, for tests and people."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Iterator

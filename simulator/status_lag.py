@@ -1,7 +1,5 @@
 """The delay between a replica's change and its node's status. Longhorn's node controller is busy, and syncs now and then."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterable
 from typing import Any

@@ -6,8 +6,6 @@ A write's answer goes into the table at once, so the next decision sees it. An o
 discarded, as in Longhorn: only the watch shows where the replica is.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime

@@ -5,5 +5,5 @@ commands        every command, by what it is for; exit codes
 options         flags that commands of every kind share
 query           what asking and planning commands ask about; the pods and workloads that arguments name
 render          what they print, and the one place that writes
-console         tables and lines for people, escaped
+escaping_console tables and lines for people, escaped
 """

@@ -3,8 +3,6 @@ status.currentNodeID the node of the attached volume. For a clone's copy and for
 VolumeEvictionController attach a volume without a workload.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 from app.kube.resources import LONGHORN_VOLUMES

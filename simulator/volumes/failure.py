@@ -1,7 +1,5 @@
 """What follows when a node goes down or comes back: failed replicas, the volume's robustness, salvage."""
 
-from __future__ import annotations
-
 from simulator.actions import Action
 from simulator.objects import Json
 from simulator.volumes.observation import (

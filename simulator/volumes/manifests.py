@@ -1,7 +1,5 @@
 """Replica objects, written as Longhorn's newReplicaCR writes them, and changes of their spec."""
 
-from __future__ import annotations
-
 from app.kube.resources import LONGHORN_NAMESPACE, LONGHORN_REPLICAS
 from scheduler_core.longhorn.placement import DiskCandidate
 from scheduler_core.model.longhorn import FAILED_REPLICA_MAX_RETRY_COUNT, VOLUME_LABEL

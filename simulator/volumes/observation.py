@@ -1,7 +1,5 @@
 """The observation of one volume: the input of every decision. The module also has the patches that decisions return."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping
 from datetime import datetime

@@ -1,7 +1,5 @@
 """Places replicas: volume_controller.go's reconcileVolumeCondition around Longhorn's own scheduler."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from msgspec import Struct

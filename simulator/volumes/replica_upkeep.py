@@ -1,7 +1,5 @@
 """Creates, rebuilds, moves and removes the replicas of a volume: replenishment, locality, eviction, clean-up."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 from scheduler_core.longhorn.cluster import parse_time

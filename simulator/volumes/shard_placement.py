@@ -3,8 +3,6 @@ object of its own. Longhorn places shards as soon as the volume exists, one afte
 and attaches the volume once all of them run. Failed and evicted shards are not played.
 """
 
-from __future__ import annotations
-
 from app.kube.resources import LONGHORN_NAMESPACE, LONGHORN_SHARDS, LONGHORN_VOLUMES
 from scheduler_core.longhorn.csi_driver import shards_as_replicas
 from scheduler_core.longhorn.placement import DiskCandidate, schedule_replica

@@ -1,7 +1,5 @@
 """Reconciles a volume: all phases of its life in Longhorn's order. The first phase that writes something ends the pass."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Final
 

@@ -4,8 +4,6 @@ A pod with a node is bound some steps later; then its volumes are attached, and 
 status of that moment, which shows them later still. Pods are not evicted.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from functools import partial

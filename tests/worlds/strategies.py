@@ -4,8 +4,6 @@ Data flow: a `Situation` with pods to place → one run per strategy and order (
 own, a node at random, binding, Longhorn's placement on a status that lags → the figures of all runs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from statistics import median_low
@@ -234,7 +232,7 @@ class Spread(Struct, frozen=True):
     most: int
 
     @classmethod
-    def of(cls, values: Sequence[int]) -> Spread:
+    def of(cls, values: Sequence[int]) -> "Spread":
         return cls(min(values), median_low(values), max(values))
 
 

@@ -134,7 +134,9 @@ def test_explain_imports_what_it_shows() -> None:
     assert not any(name.startswith("app.cli.") and "explain" not in name for name in modules - _SHARED)
 
 
-_SHARED: Final = {f"app.cli.{name}" for name in ("main", "commands", "options", "cluster_source", "render", "console")}
+_SHARED: Final = {
+    f"app.cli.{name}" for name in ("main", "commands", "options", "cluster_source", "render", "escaping_console")
+}
 
 
 def test_commands_that_log_say_so() -> None:
