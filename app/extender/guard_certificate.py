@@ -2,7 +2,7 @@
 
     Secret empty → the leader makes an authority and a serving certificate → Secret → every candidate serves it → caBundle
     two thirds of its life over → the leader signs a new one → Secret → new connections get it
-    two thirds of the authority's life over → the leader makes another → Secret → caBundle with both
+    two thirds of the authority's life over → caBundle with both authorities → a while later: Secret with the new one
     cert-manager's annotation on the Secret → it is only read, and the caBundle is left to cert-manager
 
 Secret and caBundle are compared at an interval, because they may be edited by hand. A write is based on the version that was read, and on
@@ -61,6 +61,8 @@ SERVING_VALIDITY: Final = timedelta(days=90)
 CLOCK_SKEW: Final = timedelta(hours=1)
 # For the serving certificate 30 days before its end. The alert two weeks before the end thus means that renewing fails.
 _RENEWED_AFTER: Final = 2 / 3
+# How long API servers may take until they trust a new authority.
+TRUSTED_AFTER: Final = timedelta(seconds=20)
 CALL_SECONDS: Final = 5.0
 _CHECK_INTERVAL: Final = 10.0
 RETRY_INTERVAL: Final = 2.0
@@ -211,6 +213,9 @@ class GuardCertificate(CertificateReloader):
         self._options = options
         self._secret_path = SECRETS.path(options.namespace, NAME)
         self._webhook_path = MUTATING_WEBHOOKS.path(name=NAME)
+        # An authority that API servers are to trust before it signs what this server shows.
+        self._next: Certificates | None = None
+        self._trusted_at: datetime | None = None
         self._problem = "the certificate was not read yet"
         self._log = ProblemLog(
             log, "the placement guard's certificate is in trouble", "the placement guard's certificate is in order"
@@ -231,7 +236,9 @@ class GuardCertificate(CertificateReloader):
         self._wake.set()
 
     def clear(self) -> None:
-        """Does nothing: a process that leads no more shows the certificate, too."""
+        """Forgets an authority that is not in the Secret yet: another process leads."""
+        self._next = None
+        self._trusted_at = None
 
     async def check(self) -> float:
         """Compares Secret and caBundle once with what they must be."""
@@ -261,7 +268,7 @@ class GuardCertificate(CertificateReloader):
         certificates = await self._certificates(secret, leading=leading)
         self._show(certificates.serving)
         if leading:
-            await self._write_ca_bundle(certificates)
+            await self._write_ca_bundle(self._next or certificates)
 
     async def _certificates(self, secret: _Secret, *, leading: bool) -> Certificates:
         """Returns what the Secret holds, after what must be made or renewed."""
@@ -275,9 +282,19 @@ class GuardCertificate(CertificateReloader):
         due = stored.due(host, now) if leading else ""
         if not due:
             return stored
-        # The caBundle keeps the authority before, which other processes show until they have read the Secret.
-        renewed = stored.renew_serving(host, now) if due == "serving" else stored.renew_authority(host, now)
-        return await self._write(secret, renewed)
+        if due == "serving":
+            return await self._write(secret, stored.renew_serving(host, now))
+        # The stored certificates stay in force until the new authority is trusted.
+        if self._next is None:
+            self._next = stored.renew_authority(host, now)
+            self._trusted_at = None
+        usable = not stored.serving.problem(host, now) and now < stored.authorities[0].not_valid_after_utc
+        trusted = self._trusted_at is not None and now - self._trusted_at >= TRUSTED_AFTER
+        if usable and not trusted:
+            return stored
+        written = await self._write(secret, self._next)
+        self.clear()
+        return written
 
     def _show(self, serving: ServingPair) -> None:
         if problem := serving.problem(self._options.host, self._options.now()):
@@ -326,3 +343,5 @@ class GuardCertificate(CertificateReloader):
             }
             await self._client.patch(self._webhook_path, change, STRATEGIC_MERGE_PATCH, CALL_SECONDS)
             log.info("caBundle written", authorities=len(certificates.authorities))
+        if certificates is self._next and self._trusted_at is None:
+            self._trusted_at = self._options.now()

@@ -20,8 +20,10 @@ from app.extender.guard_certificate import (
     CHAIN_KEY,
     NAME,
     SERVING_KEY_KEY,
+    TRUSTED_AFTER,
     CertificateOptions,
     GuardCertificate,
+    decode_certificates,
     issue,
 )
 from app.extender.metrics import Metrics
@@ -181,17 +183,53 @@ async def test_a_certificate_that_cannot_be_renewed_is_served_until_it_expires(w
     assert not leader.certificate.ready
 
 
-async def test_the_authority_is_renewed_after_two_thirds_of_its_life(world: World) -> None:
+async def test_a_new_authority_is_trusted_before_it_signs_what_is_served(world: World) -> None:
     leader = world.candidate()
-    old = issue(HOST, leader.time - AUTHORITY_VALIDITY * 2 / 3 - timedelta(days=1))
-    world.api.data = old.renew_serving(HOST, leader.time).encode()
-    for _ in range(2):
-        await leader.check()
-        assert world.api.writes == [SECRET, CONFIGURATION]
-    assert world.api.bundle.endswith(old.bundle)
-    assert await leader.serial(world.api.bundle) > 0
+    leader.time -= AUTHORITY_VALIDITY * 2 / 3 + timedelta(days=1)
+    await leader.check()
+    leader.time += AUTHORITY_VALIDITY * 2 / 3 + timedelta(days=1)
+    # The certificate has been renewed all the time.
+    stored = decode_certificates(world.api.data)
+    world.api.data = stored.renew_serving(HOST, leader.time).encode()
+    before = world.api.bundle
+    del world.api.writes[:]
+    await leader.check()
+    assert world.api.writes == [CONFIGURATION]
+    assert world.api.bundle.endswith(before)
+    assert world.api.bundle != before
+    first = await leader.serial(before)
+    leader.time += TRUSTED_AFTER - timedelta(seconds=1)
+    await leader.check()
+    assert await leader.serial(before) == first
+    leader.time += timedelta(seconds=1)
+    await leader.check()
+    assert world.api.writes == [CONFIGURATION, SECRET]
+    assert await leader.serial(world.api.bundle) != first
     with pytest.raises(ssl.SSLCertVerificationError):
-        await leader.serial(old.bundle)
+        await leader.serial(before)
+    await leader.check()
+    assert world.api.writes == [CONFIGURATION, SECRET]
+
+
+async def test_an_authority_that_was_announced_by_a_former_leader_is_forgotten(world: World) -> None:
+    """Its key is lost; the next leader announces another one."""
+    former = world.candidate()
+    made = issue(HOST, former.time - AUTHORITY_VALIDITY * 2 / 3 - timedelta(days=1))
+    world.api.data = made.renew_serving(HOST, former.time).encode()
+    await former.check()
+    announced = world.api.bundle
+    former.leads = False
+    former.certificate.clear()
+    leader = world.candidate()
+    leader.time = former.time
+    await leader.check()
+    assert world.api.bundle.endswith(made.bundle)
+    assert world.api.bundle != announced
+    former.leads = True
+    former.certificate.adopt()
+    former.time += TRUSTED_AFTER
+    await former.check()
+    assert SECRET not in world.api.writes
 
 
 async def test_without_any_usable_certificate_a_new_authority_is_used_at_once(world: World) -> None:
