@@ -24,14 +24,17 @@ from tests.e2e import (
     backlog,
     comparisons,
     goals,
+    guard_faults,
     harsh_burst,
     predictions,
+    promised_space,
     size,
     static_volumes,
     strategies,
     tight_burst,
     tight_nodes,
     todays_rules,
+    versions,
 )
 from tests.e2e.report import Options, Part
 
@@ -52,12 +55,15 @@ _PARTS: Final[Mapping[str, Callable[[Path, Options], Part]]] = {
     "tight-burst": tight_burst.report,
     "harsh-burst": harsh_burst.report,
     "as-installed": as_installed.report,
+    "guard-faults": guard_faults.report,
+    "promised-space": promised_space.report,
     "tight-nodes": tight_nodes.report,
     "strategies": strategies.report,
     "disk-schedules": partial(comparisons.report, comparisons.SCHEDULES),
     "size": size.report,
     "backlog": backlog.report,
     "bindings": static_volumes.report,
+    "versions": versions.report,
     "todays-rules": todays_rules.report,
     "predictions": predictions.report,
 }

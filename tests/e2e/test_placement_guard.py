@@ -1,30 +1,31 @@
 """The placement guard on a real API server: harsh bursts come out right, and Longhorn goes on without it."""
 
-import time
-from base64 import b64encode
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import pytest
 
-from app.kube.resources import LONGHORN_REPLICAS, MUTATING_WEBHOOKS
-from devcluster.pki import CertificateAuthority
 from scheduler_core.decide.decision import Packing
-from scheduler_core.leadership.endpoint_slice import PLACEMENT_GUARD
 from tests.control_plane import ControlPlane
 from tests.e2e import harsh_burst
 from tests.e2e.bursts import settled_burst
+from tests.e2e.guard_faults import (
+    SIMULATOR,
+    Fault,
+    distrusted,
+    killed,
+    placed_replicas,
+    slow,
+    stopped,
+    wait_until_callable,
+)
 from tests.e2e.harsh_burst import APP, HarshBurst
-from tests.e2e.repeated import Repeated
 from tests.e2e.rig import Rig
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 SEEDS: Final = (1, 2)
-# The pods of a burst are decided about before the first volume is placed, as in a cluster with slow disks.
-SIMULATOR: Final = {"provision_seconds": [4.0, 5.0], "schedule_retry": 5, "strict_local_retry": 5, "resync_period": 5}
-Fault = Callable[[Rig, str], AbstractContextManager[object]]
 PROVEN: Final = "longhorn_scheduler_extender_placement_guard_proven"
 
 
@@ -53,66 +54,6 @@ def bypassed_placements(rig: Rig, name: str) -> int:
     """How many placements a candidate has seen that it was not asked about."""
     count: int = guard_of(rig, name)["observations"].get("bypassed", 0)
     return count
-
-
-def wait_until_callable(rig: Rig) -> str:
-    """The leader, once its guard and that of a standby can be called."""
-
-    def callable_leader() -> str:
-        leader = rig.leader()
-        # A standby may still be listing the cluster.
-        ready = leader and all(rig.request(name, "/readyz")[0] == 200 for name in rig.candidates)
-        return leader if ready and all(guard_of(rig, name)["published"] for name in rig.candidates) else ""
-
-    return rig.until("the guard can be called", callable_leader)
-
-
-def placed_replicas(rig: Rig) -> int:
-    return sum(bool(raw["spec"].get("diskID")) for raw in rig.longhorn(LONGHORN_REPLICAS))
-
-
-@contextmanager
-def killed(rig: Rig, leader: str) -> Iterator[None]:
-    rig.cluster.processes[leader].kill()
-    yield
-
-
-@contextmanager
-def stopped(rig: Rig, leader: str) -> Iterator[None]:
-    """The leader's connections stay open and silent."""
-    process = rig.cluster.processes[leader]
-    process.pause()
-    try:
-        yield
-    finally:
-        process.resume()
-
-
-def slow(rig: Rig, leader: str) -> Repeated:
-    """The leader stalls for 0.9 s of each second."""
-    process = rig.cluster.processes[leader]
-
-    def stall() -> None:
-        process.pause()
-        time.sleep(0.9)
-        process.resume()
-
-    return Repeated(stall, lambda: 0.1)
-
-
-def distrusted(rig: Rig, _leader: str) -> Repeated:
-    """API servers do not accept the certificate: they trust another authority, whatever the leader writes."""
-    webhook_path = MUTATING_WEBHOOKS.path(name=PLACEMENT_GUARD.name)
-    authority = CertificateAuthority.create(rig.cluster.directory / "another-authority", "another authority")
-    bundle = b64encode(authority.bundle.read_bytes()).decode()
-
-    def distrust() -> None:
-        webhooks = rig.cluster.api.get(webhook_path)["webhooks"]
-        for webhook in webhooks:
-            webhook["clientConfig"]["caBundle"] = bundle
-        rig.cluster.api.patch(webhook_path, {"webhooks": webhooks})
-
-    return Repeated(distrust, lambda: 0.2)
 
 
 @pytest.mark.smoke

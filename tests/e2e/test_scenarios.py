@@ -7,26 +7,14 @@ from contextlib import contextmanager
 
 import pytest
 
-from app.kube.resources import CLAIMS, LONGHORN_NODES, PODS
+from app.kube.resources import CLAIMS, LONGHORN_NODES
 from devcluster.build import SCHEDULER
 from devcluster.programs import NAMESPACE
 from tests.builders import GI
 from tests.control_plane import ControlPlane
-from tests.e2e import plan
+from tests.e2e import plan, preemption
 from tests.e2e.journal import events
-from tests.e2e.objects import (
-    PAUSE,
-    RESOURCE,
-    SELECTED_NODE,
-    Object,
-    Volume,
-    Workload,
-    name_of,
-    node_of,
-    runs,
-    selected_node,
-    statefulset,
-)
+from tests.e2e.objects import SELECTED_NODE, Volume, Workload, name_of, runs, selected_node, statefulset
 from tests.e2e.rig import Rig
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
@@ -209,58 +197,8 @@ def running_pods(rig: Rig, app: str) -> list[str]:
 
 @pytest.mark.smoke
 def test_victims_die_only_where_longhorn_has_room_and_the_room_is_held(rig: Rig) -> None:
-    """Every node's CPU is taken by a pod of low priority, and only one node has room on its disk. The victim ends slowly; meanwhile a pod
-    of low priority, which needs no CPU, asks for the room.
-    """
-    sizes = {f"preempt-{number}": "99Gi" for number in (1, 2, 4)} | {"preempt-3": "100Gi"}
-    rig.add_nodes("preempt", {name: [size] for name, size in sizes.items()})
-    priority = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}}
-    rig.create({**priority, "value": 1000}, *map(victim_on, sizes))
-    rig.until("the victims run", lambda: rig.ready("victim", len(sizes)))
-    try:
-        rig.post(preempting_pod("urgent", CPUS, priorityClassName="high"))
-        rig.until("the pod of high priority preempts", lambda: ending_victims(rig))
-        rig.post(preempting_pod("late", "0"))
-        # A nominated node's room was lost three seconds after the nomination.
-        time.sleep(8)
-        assert rig.nodes_of("late") == {"late-0": ""}
-        assert ending_victims(rig) == ["preempt-3"]
-        let_victim_end(rig, "preempt-3")
-        rig.until("the pod of high priority runs", lambda: rig.ready("urgent", 1))
-        assert rig.nodes_of("urgent") == {"urgent-0": "preempt-3"}
-        assert set(rig.nodes_of("victim").values()) == sizes.keys() - {"preempt-3"}
-        assert rig.misplaced_pods("urgent") == []
-    finally:
-        for node in rig.nodes_of("victim").values():
-            let_victim_end(rig, node)
-        rig.remove("urgent", "late", "victim")
-
-
-CPUS = "20"  # more than half of a node's
-
-
-def victim_on(node: str) -> Object:
-    """A pod without volumes that takes more than half of a node's CPU, and ends slowly."""
-    container = {"name": "work", "image": PAUSE, "resources": {"requests": {"cpu": CPUS}}}
-    metadata = {"name": f"victim-on-{node}", "namespace": "default", "labels": {"app": "victim"}}
-    spec = {"nodeName": node, "terminationGracePeriodSeconds": 0, "containers": [container]}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {**metadata, "finalizers": ["tests/slow"]}, "spec": spec}
-
-
-def preempting_pod(app: str, cpus: str, **spec: str) -> list[Object]:
-    """The objects of a pod with one claim that fits on the roomy node only."""
-    *claims, pod = Workload(app=app, group="preempt", volumes=[Volume("100Gi")]).loose()
-    [container] = pod["spec"]["containers"]
-    container["resources"]["requests"] = {RESOURCE: "1", "cpu": cpus}
-    return [*claims, {**pod, "spec": {**pod["spec"], **spec}}]
-
-
-def let_victim_end(rig: Rig, node: str) -> None:
-    rig.cluster.api.patch(PODS.path("default", f"victim-on-{node}"), {"metadata": {"finalizers": None}})
-
-
-def ending_victims(rig: Rig) -> list[str]:
-    return [node_of(pod) for pod in rig.pods("victim") if "deletionTimestamp" in pod["metadata"]]
+    """A pod of low priority does not get the room while the victim of a preemption ends."""
+    assert preemption.run(rig).problems == []
 
 
 def test_provisioning_slower_than_both_time_outs_misplaces_nothing(rig: Rig) -> None:
