@@ -1,13 +1,14 @@
 """Runs the benchmarks: `make bench`, or some by `python -m tests.bench NAME`.
 
-`python -m tests.bench throughput` is left out: it runs on the real control plane, takes long, and has options of its own.
+Those on the real control plane are left out. `python -m tests.bench throughput` and `disk-schedules` run there, take long, and have
+options of their own.
 """
 
 import sys
 
 import typer
 
-from tests.bench import http, live, longest_turn, offers, packing, soak, start, throughput
+from tests.bench import disk_schedules, http, live, longest_turn, offers, packing, soak, start, throughput
 
 BENCHES = {
     "packing": packing,
@@ -18,14 +19,18 @@ BENCHES = {
     "start": start,
     "soak": soak,
 }
+ON_CONTROL_PLANE = {"throughput": throughput, "disk-schedules": disk_schedules}
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["throughput"]:
-        sys.argv[:2] = ["tests.bench throughput"]
-        typer.run(throughput.main)
+    if sys.argv[1:2] and sys.argv[1] in ON_CONTROL_PLANE:
+        name = sys.argv[1]
+        sys.argv[:2] = [f"tests.bench {name}"]
+        typer.run(ON_CONTROL_PLANE[name].main)
         sys.exit()
     unknown = set(sys.argv[1:]) - set(BENCHES)
     if unknown:
-        sys.exit(f"no such benchmark: {', '.join(sorted(unknown))}; there are {', '.join([*BENCHES, 'throughput'])}")
+        sys.exit(
+            f"no such benchmark: {', '.join(sorted(unknown))}; there are {', '.join([*BENCHES, *ON_CONTROL_PLANE])}"
+        )
     for name in sys.argv[1:] or BENCHES:
         print(BENCHES[name].run(), flush=True)
