@@ -168,7 +168,7 @@ class ClusterCache(Store):
                 return False
             # An object that a watch or a list delivered meanwhile may be newer, and a deletion, too.
             if not changed.is_set() and lists == status.lists:
-                self[kind.field].change(*_decode_fetched(kind, raw))
+                self[kind.field].change(*_decode(kind, raw))
         log.info("fetched an object that no watch had brought", kind=resource.label, name=missing.name)
         return True
 
@@ -181,7 +181,7 @@ class ClusterCache(Store):
             return None
         missing = MissingObjectError("Pod", f"{namespace}/{name}", "a request")
         raw = await self._get(missing, resources.PODS.path(namespace, name))
-        _, pod = (None, None) if raw is None else _decode_fetched(KINDS[resources.PODS.group, resources.PODS.kind], raw)
+        _, pod = (None, None) if raw is None else _decode(KINDS[resources.PODS.group, resources.PODS.kind], raw)
         return pod if isinstance(pod, Pod) else None
 
     async def _get(self, missing: MissingObjectError, path: str) -> bytes | None:
@@ -229,7 +229,7 @@ class ClusterCache(Store):
         return self._state
 
 
-def _decode_fetched(kind: SnapshotKind, raw: bytes) -> tuple[Key, object | None]:
+def _decode(kind: SnapshotKind, raw: bytes) -> tuple[Key, object | None]:
     try:
         return kind.decode(raw)
     except ObjectError as error:

@@ -212,8 +212,8 @@ def _constrained_nodes(request: FilterRequest) -> dict[str, Reason]:
     # An exclusive claim stays where another live pod uses it.
     volumes = request.resolution.volumes
     limits = [(volume.in_use_on, Reason.CLAIM_IN_USE) for volume in volumes if volume.in_use_on]
-    tied = map(strict_local_nodes, request.resolution.local)
-    limits += [(nodes, Reason.STRICT_LOCAL_ELSEWHERE) for nodes in tied if nodes]
+    nodes_of_replicas = map(strict_local_nodes, request.resolution.local)
+    limits += [(nodes, Reason.STRICT_LOCAL_ELSEWHERE) for nodes in nodes_of_replicas if nodes]
     # The first reason of a node counts.
     return {name: reason for nodes, reason in reversed(limits) for name in request.candidates if name not in nodes}
 
