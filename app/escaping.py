@@ -1,11 +1,10 @@
 """Escapes what a terminal shows as something else, or not at all, in texts that callers and the cluster choose."""
 
 import re
-from typing import Final
 
 # Letters and marks by Unicode's categories that are shown as nothing (Default_Ignorable_Code_Point) or as a blank: Hangul
 # fillers, Khmer inherent vowels, Mongolian and other variation selectors, the grapheme joiner, the blank Braille pattern.
-_INVISIBLE: Final = re.compile(
+_INVISIBLE = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
 

@@ -6,19 +6,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Final, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from app.runtime.decision_thread import DecisionRunner, OnCallersThread, Urgency
 from scheduler_core.cluster.view import View
 from scheduler_core.convert.snapshot_kinds import Key
 from scheduler_core.decide import score_facts
-from scheduler_core.decide.decision import (
-    NO_CONTENDERS,
-    Competing,
-    Contenders,
-    Decision,
-    FilterOptions,
-)
+from scheduler_core.decide.decision import NO_CONTENDERS, Competing, Contenders, Decision, FilterOptions
 from scheduler_core.decide.explain import Explanation, explain_nodes
 from scheduler_core.decide.filter import candidate_volumes, filter_nodes
 from scheduler_core.errors import MissingObjectError, ResolutionError
@@ -83,12 +77,12 @@ class SnapshotState:
 
 
 # Single reads for one request; a pod that names more undelivered objects is refused and retried later.
-MAX_FETCHES: Final = 8
+MAX_FETCHES = 8
 # A caller may make up pods without end, and each costs the API server a call.
-MAX_POD_FETCHES: Final = 4
+MAX_POD_FETCHES = 4
 # One second in all: kube-scheduler gives a request up after three (`httpTimeout`).
-_POD_RECHECK_INTERVAL: Final = 0.05
-_POD_RECHECKS: Final = 20
+_POD_RECHECK_INTERVAL = 0.05
+_POD_RECHECKS = 20
 _Result = TypeVar("_Result")
 
 

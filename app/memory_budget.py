@@ -14,12 +14,11 @@ import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Final
 
 # What a process outside of a container may use, as the manifests allow it.
-DEFAULT_LIMIT: Final = 1024**3
+DEFAULT_LIMIT = 1024**3
 # Of each hierarchy of control groups: the controller that /proc/self/cgroup names, the folder of its mount, and the file of a limit.
-_HIERARCHIES: Final = (
+_HIERARCHIES = (
     ("", "", "memory.max"),  # version 2 names no controllers
     ("", "unified", "memory.max"),
     ("memory", "memory", "memory.limit_in_bytes"),
@@ -64,12 +63,12 @@ def _read_limit(file: Path) -> int | None:
 
 
 # A body must keep coming: this much in each period, or all of it.
-PERIOD_SECONDS: Final = 5.0
-BYTES_PER_PERIOD: Final = 1024**2
+PERIOD_SECONDS = 5.0
+BYTES_PER_PERIOD = 1024**2
 # A body that is silent for so long gives way to other requests.
-SILENT_SECONDS: Final = 1.0
+SILENT_SECONDS = 1.0
 # Turns of the event loop after which a body that gave way is free: its time-out fires, its task ends.
-_TURNS_TO_UNWIND: Final = 4
+_TURNS_TO_UNWIND = 4
 
 
 class BudgetExceededError(Exception):

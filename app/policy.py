@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Final, Protocol
+from typing import Protocol
 
 import structlog
 from rpds import HashTrieMap
@@ -33,9 +33,9 @@ from scheduler_core.generic.policy import EXTENDER_POLICY, Policy, PolicyError, 
 from scheduler_core.model.generic import Node
 
 # With more names all are dropped, because most of them must be names of nodes that do not exist.
-_MAX_NAMES: Final = 50_000
+_MAX_NAMES = 50_000
 # A request may name 20,000 nodes, and nothing else runs on the event loop meanwhile.
-_NODES_PER_TURN: Final = 256
+_NODES_PER_TURN = 256
 
 
 class GenericSource(Protocol):

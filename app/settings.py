@@ -6,7 +6,7 @@ Every value is a flag, and most are an environment variable too.
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct, field
 
@@ -97,12 +97,12 @@ class LiveOptions(Struct, frozen=True):
 
 
 # How often files are read again. The content is compared, because a Secret's or ConfigMap's files are links whose times say nothing.
-RELOAD_INTERVAL: Final = 2.0
+RELOAD_INTERVAL = 2.0
 # A Secret or a ConfigMap cannot be larger; a path may also lead to something without an end.
-MAX_BYTES: Final = 1024**2
+MAX_BYTES = 1024**2
 # The outcome of a changed file, as metrics count it.
-LOADED: Final = "loaded"
-REFUSED: Final = "refused"
+LOADED = "loaded"
+REFUSED = "refused"
 
 
 def read_content(path: str) -> bytes | str:

@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -26,11 +26,11 @@ from scheduler_core.values import replace
 if TYPE_CHECKING:
     from devcluster.stack import StackOptions
 
-_CRASHED: Final = 1
-_BAD_INPUT: Final = 2
-_INTERRUPTED: Final = 130
-_WATCH_INTERVAL: Final = 0.5
-_SCHEDULER_CONFIG: Final = Path(__file__).parents[1] / "kube-scheduler-config/recommended-managed.yaml"
+_CRASHED = 1
+_BAD_INPUT = 2
+_INTERRUPTED = 130
+_WATCH_INTERVAL = 0.5
+_SCHEDULER_CONFIG = Path(__file__).parents[1] / "kube-scheduler-config/recommended-managed.yaml"
 
 cli = typer.Typer(
     help="A real Kubernetes control plane on this machine, with kwok nodes, simulated Longhorn and the extender.",

@@ -23,33 +23,32 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 from devcluster import kubernetes_version, toolchain
 from devcluster.errors import BuildError
 from devcluster.process import with_parent_death
 from devcluster.toolchain import UNFINISHED, Report, Toolchain
 
-MODULE: Final = Path(__file__).parent / "controlplane"
-ETCD: Final = "etcd"
-API_SERVER: Final = "kube-apiserver"
-CONTROLLER_MANAGER: Final = "kube-controller-manager"
-SCHEDULER: Final = "kube-scheduler"
-KUBECTL: Final = "kubectl"
-KWOK: Final = "kwok"
-CONTROL_PLANE: Final = (ETCD, API_SERVER, CONTROLLER_MANAGER, SCHEDULER, KUBECTL)
-KWOK_VERSION: Final = "v0.8.0"
-HELM: Final = "helm"
-HELM_VERSION: Final = "v4.3.1"
-_SOURCES: Final = ("go.mod", "go.sum", "main.go")
-_FLAGS: Final = ("-trimpath", "-ldflags=-s -w")
+MODULE = Path(__file__).parent / "controlplane"
+ETCD = "etcd"
+API_SERVER = "kube-apiserver"
+CONTROLLER_MANAGER = "kube-controller-manager"
+SCHEDULER = "kube-scheduler"
+KUBECTL = "kubectl"
+KWOK = "kwok"
+CONTROL_PLANE = (ETCD, API_SERVER, CONTROLLER_MANAGER, SCHEDULER, KUBECTL)
+KWOK_VERSION = "v0.8.0"
+HELM = "helm"
+HELM_VERSION = "v4.3.1"
+_SOURCES = ("go.mod", "go.sum", "main.go")
+_FLAGS = ("-trimpath", "-ldflags=-s -w")
 # Without cgo no C compiler is needed; with GOWORK=off no go.work file of a parent folder has an effect.
-_BUILD_ENVIRONMENT: Final = {"CGO_ENABLED": "0", "GOWORK": "off"}
-_PROGRESS_INTERVAL: Final = 15.0
-_BUILD_TIMEOUT: Final = 3600.0
-_MAX_ERROR_LINES: Final = 20
-_KEY_PATTERN: Final = re.compile(r"[0-9a-f]{16}")
-_MAX_UNUSED_SECONDS: Final = 30 * 24 * 3600.0
+_BUILD_ENVIRONMENT = {"CGO_ENABLED": "0", "GOWORK": "off"}
+_PROGRESS_INTERVAL = 15.0
+_BUILD_TIMEOUT = 3600.0
+_MAX_ERROR_LINES = 20
+_KEY_PATTERN = re.compile(r"[0-9a-f]{16}")
+_MAX_UNUSED_SECONDS = 30 * 24 * 3600.0
 
 
 def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:

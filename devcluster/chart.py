@@ -11,19 +11,18 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
 from devcluster import chart_readme
 
-ROOT: Final = Path(__file__).parents[1]
-MANIFESTS: Final = ROOT / "manifests"
-CHART: Final = ROOT / "charts/longhorn-scheduler-extender"
-NAMESPACE: Final = "longhorn-system"
-SECOND_SCHEDULER: Final = "longhorn-scheduler"
-_RELEASE_NAMESPACE: Final = "{{ .Release.Namespace }}"
-_NETWORK: Final = "        - ipBlock: {cidr: CONTROL-PLANE-NETWORK}\n"
-_MUTATING_POLICIES: Final = 'apiVersion: {{ include "extender.mutatingPolicies" . }}\n'
-_NAMESPACED: Final = frozenset(
+ROOT = Path(__file__).parents[1]
+MANIFESTS = ROOT / "manifests"
+CHART = ROOT / "charts/longhorn-scheduler-extender"
+NAMESPACE = "longhorn-system"
+SECOND_SCHEDULER = "longhorn-scheduler"
+_RELEASE_NAMESPACE = "{{ .Release.Namespace }}"
+_NETWORK = "        - ipBlock: {cidr: CONTROL-PLANE-NETWORK}\n"
+_MUTATING_POLICIES = 'apiVersion: {{ include "extender.mutatingPolicies" . }}\n'
+_NAMESPACED = frozenset(
     {"ConfigMap", "NetworkPolicy", "PodDisruptionBudget", "PodMonitor", "PrometheusRule", "Role", "RoleBinding", "Secret",
      "Service", "ServiceAccount"}
 )  # fmt: skip
@@ -52,7 +51,7 @@ class Part:
     program: str = "longhorn-scheduler-extender"
 
 
-PARTS: Final = (
+PARTS = (
     Part(
         "access",
         (
@@ -149,7 +148,7 @@ PARTS: Final = (
     ),
 )
 # What ConfigMaps hold. Helm would take the dashboard's own braces for its own in a template.
-COPIES: Final = {
+COPIES = {
     "monitoring/dashboard.json": "files/dashboard.json",
     "overlays/second-scheduler/config/kube-scheduler.yaml": "files/kube-scheduler.yaml",
 }

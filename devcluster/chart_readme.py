@@ -5,15 +5,15 @@ comment right above a key is its description.
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import yaml
 
-_TYPES: Final = {bool: "bool", int: "int", str: "string", list: "list", dict: "object"}
+_TYPES = {bool: "bool", int: "int", str: "string", list: "list", dict: "object"}
 # Their keys are Kubernetes' own.
-_OF_KUBERNETES: Final = frozenset({"affinity", "nodeSelector", "resources"})
-_LONGEST_DEFAULT: Final = 60
-_TEXT: Final = """\
+_OF_KUBERNETES = frozenset({"affinity", "nodeSelector", "resources"})
+_LONGEST_DEFAULT = 60
+_TEXT = """\
 # {name}
 
 {description}

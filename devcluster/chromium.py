@@ -3,13 +3,12 @@
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
 
 from playwright.sync_api import Browser, sync_playwright
 
 # Chromium itself asks for updates, field trials and the like at every start. The last two options hold whatever else it tries: names of
 # hosts lead nowhere, and there is no proxy.
-OPTIONS: Final = (
+OPTIONS = (
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-gpu",

@@ -8,7 +8,6 @@ import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
 from devcluster import kubeconfig
 from devcluster.build import API_SERVER, CONTROLLER_MANAGER, ETCD, KWOK, SCHEDULER
@@ -17,14 +16,14 @@ from devcluster.pki import CertificateAuthority, CertificatePair, SigningKey
 from devcluster.ports import Ports
 from devcluster.process import STOP_TIMEOUT, Process, http_ok
 
-_FOLDER: Final = Path(__file__).parent
-_LOOPBACK: Final = "127.0.0.1"
+_FOLDER = Path(__file__).parent
+_LOOPBACK = "127.0.0.1"
 # RFC 5737: an address for documentation. The API server must advertise an address, and kwok needs one per node; no program uses them.
-_UNUSED_ADDRESS: Final = "198.51.100.1"
-_SERVICE_CIDR: Final = "10.96.0.0/16"
+_UNUSED_ADDRESS = "198.51.100.1"
+_SERVICE_CIDR = "10.96.0.0/16"
 # Its graceful shutdown waits up to a minute for watches to end. What it has answered is in etcd, so a kill loses nothing.
-_API_SERVER_STOP_TIMEOUT: Final = 2.0
-_MAX_AUDIT_MEGABYTES: Final = 100_000  # never rotated: tests read one file
+_API_SERVER_STOP_TIMEOUT = 2.0
+_MAX_AUDIT_MEGABYTES = 100_000  # never rotated: tests read one file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

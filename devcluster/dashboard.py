@@ -7,7 +7,6 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
 from grafana_foundation_sdk.builders import dashboard as builders
 from grafana_foundation_sdk.builders import prometheus, stat, table, timeseries
@@ -23,17 +22,17 @@ from grafana_foundation_sdk.models.dashboard import (
 )
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
-PREFIX: Final = "longhorn_scheduler_extender"
-FILE: Final = Path(__file__).parents[1] / "manifests/monitoring/dashboard.json"
-BYTES: Final = "bytes"
-SECONDS: Final = "s"
-NUMBER: Final = "short"
-PER_SECOND: Final = "reqps"
-_SOURCE: Final = DataSourceRef(type_val="prometheus", uid="${datasource}")
-_ON_PROCESS: Final = f"and on (instance) {PREFIX}_heartbeat"
-_SAFE_TO_LOSE: Final = f'max by (node) ({PREFIX}_node_safe_to_lose{{node=~"$node"}})'
-_STAT_HEIGHT: Final = 4
-_SERIES_HEIGHT: Final = 8
+PREFIX = "longhorn_scheduler_extender"
+FILE = Path(__file__).parents[1] / "manifests/monitoring/dashboard.json"
+BYTES = "bytes"
+SECONDS = "s"
+NUMBER = "short"
+PER_SECOND = "reqps"
+_SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
+_ON_PROCESS = f"and on (instance) {PREFIX}_heartbeat"
+_SAFE_TO_LOSE = f'max by (node) ({PREFIX}_node_safe_to_lose{{node=~"$node"}})'
+_STAT_HEIGHT = 4
+_SERIES_HEIGHT = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +76,7 @@ def _quantile(share: float) -> str:
     return f"histogram_quantile({share}, {_rate('filter_duration_seconds_bucket', 'le')})"
 
 
-STATS: Final = (
+STATS = (
     StatPanel("Leaders", "Processes that answer kube-scheduler; it should be 1.", NUMBER, f"sum({PREFIX}_heartbeat)"),
     StatPanel(
         "Since the last request",
@@ -97,7 +96,7 @@ STATS: Final = (
     ),
     StatPanel("Version", "Of every process.", NUMBER, f"count by (version) ({PREFIX}_build_info)", "{{version}}"),
 )
-REQUESTS: Final = (
+REQUESTS = (
     SeriesPanel(
         "Requests", "Pods that kube-scheduler asked about, by result.", PER_SECOND,
         {"{{result}}": _rate("filter_requests_total", "result")},
@@ -111,7 +110,7 @@ REQUESTS: Final = (
         {"{{reason}}": f"topk(10, {_rate('verdicts_total', 'reason')})"},
     ),
 )  # fmt: skip
-SPACE: Final = (
+SPACE = (
     SeriesPanel(
         "Space of the chosen nodes", "Sums over their disks. Scheduled may exceed maximum: Longhorn over-provisions.",
         BYTES, {name: f"sum({_of_disks(name)})" for name in ("maximum", "reserved", "scheduled", "promised", "written")},
@@ -134,7 +133,7 @@ SPACE: Final = (
         {"{{node}}": f'topk(10, max by (node) ({PREFIX}_node_demand_bytes{{node=~"$node"}}))'},
     ),
 )  # fmt: skip
-LOSSES: Final = (
+LOSSES = (
     SeriesPanel(
         "Nodes that can be lost", "Predicted for each node on its own: docs/planning.md. No data above 1,000 nodes.", NUMBER,
         {
@@ -148,7 +147,7 @@ LOSSES: Final = (
         NUMBER, {"{{node}}": f"topk(10, 1 - {_SAFE_TO_LOSE})"}, 12,
     ),
 )  # fmt: skip
-OUTSTANDING: Final = (
+OUTSTANDING = (
     SeriesPanel(
         "Demand and offers", "Volumes that will take space, by what ties them to a node, and pods with an open offer.",
         NUMBER, {"{{source}}": f"max by (source) ({PREFIX}_demands)", "offers": f"max({PREFIX}_offers)"},
@@ -179,7 +178,7 @@ OUTSTANDING: Final = (
         {"{{instance}}": f"rate(process_cpu_seconds_total[$__rate_interval]) {_ON_PROCESS}"}, 12,
     ),
 )  # fmt: skip
-DISK_COLUMNS: Final = ("maximum", "reserved", "scheduled", "promised", "free", "written")
+DISK_COLUMNS = ("maximum", "reserved", "scheduled", "promised", "free", "written")
 
 
 def _references() -> Iterator[str]:

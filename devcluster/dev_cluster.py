@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from app.kube.client import ApiError
 from app.kube.resources import NODES
@@ -24,11 +24,11 @@ from devcluster.polling import wait_until
 from devcluster.ports import Ports
 from devcluster.process import READY_TIMEOUT, Process, Ready
 
-_POLL_INTERVAL: Final = 0.05
-_SETTLE_TIMEOUT: Final = 30.0
-_TOKEN_LIFETIME: Final = 7 * 24 * 3600
-_NODE_CAPACITY: Final = {"cpu": "32", "memory": "256Gi", "pods": "200"}
-_NODE_ANNOTATIONS: Final = {
+_POLL_INTERVAL = 0.05
+_SETTLE_TIMEOUT = 30.0
+_TOKEN_LIFETIME = 7 * 24 * 3600
+_NODE_CAPACITY = {"cpu": "32", "memory": "256Gi", "pods": "200"}
+_NODE_ANNOTATIONS = {
     "kwok.x-k8s.io/node": "fake",
     # As a kubelet sets it: without it the attach/detach controller creates no VolumeAttachments for the node.
     "volumes.kubernetes.io/controller-managed-attach-detach": "true",
@@ -228,13 +228,7 @@ class DevCluster:
             self.processes[SCHEDULER].restart()
             self._has_first_scheduler_config = True
 
-    def start_scheduler(
-        self,
-        name: str,
-        config_path: Path | None = None,
-        *,
-        url_prefix: str | None = None,
-    ) -> Process:
+    def start_scheduler(self, name: str, config_path: Path | None = None, *, url_prefix: str | None = None) -> Process:
         """Starts an additional kube-scheduler.
 
         Args:

@@ -5,11 +5,10 @@ import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from devcluster.errors import ConfigError
 
-_LOCK_NAME: Final = ".devcluster"
+_LOCK_NAME = ".devcluster"
 
 
 @dataclass(frozen=True, slots=True)

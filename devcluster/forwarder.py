@@ -17,7 +17,7 @@ import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import msgspec
 import structlog
@@ -33,13 +33,13 @@ log = structlog.get_logger("forwarder")
 
 Address = tuple[str, int]
 
-READY: Final = "following the service"
-_SERVICE_LABEL: Final = "kubernetes.io/service-name"
-_CONNECT_TIMEOUT: Final = 5.0
-_CHUNK_BYTES: Final = 64 * 1024
-_LISTEN_RETRY_INTERVAL: Final = 0.5
-_LINGER_ZERO: Final = struct.pack("ii", 1, 0)  # SO_LINGER: on, zero seconds
-_BAD_INPUT: Final = 2
+READY = "following the service"
+_SERVICE_LABEL = "kubernetes.io/service-name"
+_CONNECT_TIMEOUT = 5.0
+_CHUNK_BYTES = 64 * 1024
+_LISTEN_RETRY_INTERVAL = 0.5
+_LINGER_ZERO = struct.pack("ii", 1, 0)  # SO_LINGER: on, zero seconds
+_BAD_INPUT = 2
 
 
 class _Metadata(msgspec.Struct):

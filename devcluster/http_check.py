@@ -4,10 +4,10 @@ import http.client
 import json
 import urllib.error
 import urllib.request
-from typing import Any, Final
+from typing import Any
 
 # Never through a proxy of the environment: the process runs on this machine.
-_opener: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+_opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def is_filtered(status: int, answer: Any) -> bool:

@@ -3,12 +3,11 @@
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from devcluster.errors import KubectlError
 from devcluster.process import child_environment
 
-KUBECTL_TIMEOUT: Final = 120.0
+KUBECTL_TIMEOUT = 120.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,15 +6,14 @@ it names; `go mod tidy` does the rest, and Go's checksum database verifies what 
 import os
 import re
 from collections.abc import Mapping
-from typing import Final
 
 from devcluster import toolchain
 from devcluster.errors import BuildError, ConfigError
 
-VARIABLE: Final = "DEVCLUSTER_KUBERNETES_VERSION"
-KUBERNETES: Final = "k8s.io/kubernetes"
-_ETCD_SERVER: Final = "go.etcd.io/etcd/server/v3"
-_PATTERN: Final = re.compile(r"v?(1\.\d+\.\d+)")
+VARIABLE = "DEVCLUSTER_KUBERNETES_VERSION"
+KUBERNETES = "k8s.io/kubernetes"
+_ETCD_SERVER = "go.etcd.io/etcd/server/v3"
+_PATTERN = re.compile(r"v?(1\.\d+\.\d+)")
 
 
 def pinned_version(go_mod: str) -> str:

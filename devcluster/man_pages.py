@@ -4,14 +4,14 @@ for click, does not know typer's own classes.
 
 import inspect
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 from typer._click.core import Context
 
 from app.cli.commands import COMMANDS, cli
 
-NAME: Final = "longhorn-extender"
-_EXIT_CODES: Final = (
+NAME = "longhorn-extender"
+_EXIT_CODES = (
     ("0", "It fits, or the command succeeded."),
     ("1", "It does not fit."),
     ("2", "Bad input; one line on standard error says what."),

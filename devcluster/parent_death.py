@@ -11,10 +11,9 @@ import ctypes
 import os
 import signal
 import sys
-from typing import Final
 
-_PR_SET_PDEATHSIG: Final = 1
-_CANNOT_RUN: Final = 127
+_PR_SET_PDEATHSIG = 1
+_CANNOT_RUN = 127
 
 
 def main(parent: int, argv: list[str]) -> None:

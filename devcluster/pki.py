@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -19,9 +18,9 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from app.extender.certificates import certificate_builder, private_pem
 
-_VALIDITY: Final = timedelta(days=365)
-_CLOCK_SKEW: Final = timedelta(minutes=5)
-SERVER_NAMES: Final = ("localhost", "127.0.0.1", "kubernetes.default.svc", "10.96.0.1")
+_VALIDITY = timedelta(days=365)
+_CLOCK_SKEW = timedelta(minutes=5)
+SERVER_NAMES = ("localhost", "127.0.0.1", "kubernetes.default.svc", "10.96.0.1")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,12 @@
 
 import time
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from app.kube.client import ApiError
 from devcluster.errors import DevClusterError
 
-POLL_INTERVAL: Final = 0.1
+POLL_INTERVAL = 0.1
 _Value = TypeVar("_Value")
 
 

@@ -12,13 +12,12 @@ import socket
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
 
 from devcluster.errors import DevClusterError
 
-_MIN_PORT: Final = 20_000
-_MIN_CANDIDATES: Final = 1_000
-_OUTGOING_RANGE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_MIN_PORT = 20_000
+_MIN_CANDIDATES = 1_000
+_OUTGOING_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def candidates(outgoing: str) -> range:

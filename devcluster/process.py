@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
 from urllib.parse import urlsplit
 
 from devcluster.errors import ProcessError
@@ -25,19 +24,14 @@ from devcluster.errors import ProcessError
 Ready = Callable[["Process"], bool]
 """Whether a process is ready; called repeatedly, returns within about a second and does not raise."""
 
-READY_TIMEOUT: Final = 60.0
-STOP_TIMEOUT: Final = 10.0
-_POLL_INTERVAL: Final = 0.05
-_PROBE_TIMEOUT: Final = 1.0
-_LOG_TAIL_LINES: Final = 15
-_PARENT_DEATH: Final = Path(__file__).with_name("parent_death.py")
+READY_TIMEOUT = 60.0
+STOP_TIMEOUT = 10.0
+_POLL_INTERVAL = 0.05
+_PROBE_TIMEOUT = 1.0
+_LOG_TAIL_LINES = 15
+_PARENT_DEATH = Path(__file__).with_name("parent_death.py")
 # Another cluster's credentials; and without byte code each start of a program would take a second longer.
-_DROPPED_VARIABLES: Final = (
-    "KUBECONFIG",
-    "KUBERNETES_SERVICE_HOST",
-    "KUBERNETES_SERVICE_PORT",
-    "PYTHONDONTWRITEBYTECODE",
-)
+_DROPPED_VARIABLES = ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT", "PYTHONDONTWRITEBYTECODE")
 
 _forker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="devcluster-fork")
 

@@ -8,7 +8,6 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
 
 from app.kube.resources import LONGHORN_NAMESPACE
 from devcluster import forwarder, prometheus
@@ -17,12 +16,12 @@ from devcluster.directories import Directories
 from devcluster.errors import ConfigError, DevClusterError
 from devcluster.process import Process, Ready, http_ok, log_has
 
-SERVICE: Final = "longhorn-scheduler-extender"
-NAMESPACE: Final = LONGHORN_NAMESPACE
-SIMULATOR: Final = "simulator"
-LOOPBACK: Final = "127.0.0.1"
-_OUTSIDE_ADDRESS: Final = ("203.0.113.1", 9)  # RFC 5737: an address for documentation
-_ADDRESS_VARIABLE: Final = "DEVCLUSTER_ADDRESS"
+SERVICE = "longhorn-scheduler-extender"
+NAMESPACE = LONGHORN_NAMESPACE
+SIMULATOR = "simulator"
+LOOPBACK = "127.0.0.1"
+_OUTSIDE_ADDRESS = ("203.0.113.1", 9)  # RFC 5737: an address for documentation
+_ADDRESS_VARIABLE = "DEVCLUSTER_ADDRESS"
 
 
 def primary_address() -> str:

@@ -3,14 +3,13 @@
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
 
 import yaml
 
 from devcluster.errors import ConfigError
 
-PROGRAM: Final = "prometheus"
-_SCRAPE_INTERVAL: Final = "2s"  # a development cluster lives for minutes
+PROGRAM = "prometheus"
+_SCRAPE_INTERVAL = "2s"  # a development cluster lives for minutes
 
 
 def find(wanted: bool | None) -> Path | None:  # noqa: FBT001 # an option of the command line

@@ -21,7 +21,7 @@ import time
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 from cryptography.hazmat.primitives import hashes, serialization
@@ -32,17 +32,17 @@ from devcluster.chart import CHART
 from devcluster.errors import BuildError, ConfigError, DevClusterError
 from devcluster.man_pages import pages
 
-ROOT: Final = Path(__file__).parents[1]
-NAME: Final = "longhorn-scheduler-extender"
-PLUGIN: Final = "kubectl-longhorn_extender"
-SUMS: Final = "SHA256SUMS"
-VERSION: Final[str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-_LOCK: Final = ROOT / ".ci/requirements/runtime.lock"
-_PLUGIN_FILES: Final = ROOT / ".ci/plugin"
-_EPOCH: Final = int(os.environ.get("SOURCE_DATE_EPOCH", "1580601600"))  # hatchling's own default
-_MACHINES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
-_CANNOT_RUN: Final = 75
-_PASSWORD: Final = "SIGNING_KEY_PASSWORD"  # noqa: S105 # the variable's name
+ROOT = Path(__file__).parents[1]
+NAME = "longhorn-scheduler-extender"
+PLUGIN = "kubectl-longhorn_extender"
+SUMS = "SHA256SUMS"
+VERSION: str = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+_LOCK = ROOT / ".ci/requirements/runtime.lock"
+_PLUGIN_FILES = ROOT / ".ci/plugin"
+_EPOCH = int(os.environ.get("SOURCE_DATE_EPOCH", "1580601600"))  # hatchling's own default
+_MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
+_CANNOT_RUN = 75
+_PASSWORD = "SIGNING_KEY_PASSWORD"  # noqa: S105 # the variable's name
 
 
 class _Release:

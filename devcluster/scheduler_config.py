@@ -1,23 +1,18 @@
 """Adapts a KubeSchedulerConfiguration, as users write it, to this machine; everything else stays as it is."""
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 from urllib.parse import urlsplit
 
 import yaml
 
 from devcluster.errors import ConfigError
 
-KIND: Final = "KubeSchedulerConfiguration"
-DEFAULT: Final = f"apiVersion: kubescheduler.config.k8s.io/v1\nkind: {KIND}\n"
+KIND = "KubeSchedulerConfiguration"
+DEFAULT = f"apiVersion: kubescheduler.config.k8s.io/v1\nkind: {KIND}\n"
 
 
-def rewrite(
-    text: str,
-    kubeconfig: Path,
-    url_prefix: str | None = None,
-    source: str = "the file",
-) -> str:
+def rewrite(text: str, kubeconfig: Path, url_prefix: str | None = None, source: str = "the file") -> str:
     """A configuration with this cluster's kubeconfig and addresses.
 
     Leader election is off.

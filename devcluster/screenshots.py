@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import yaml
 from playwright.sync_api import Browser, Page
@@ -24,12 +24,12 @@ from devcluster.ports import Ports
 from devcluster.process import Process, http_ok
 from devcluster.programs import find_extender
 
-ROOT: Final = Path(__file__).parents[1]
-FOLDER: Final = ROOT / "docs/images"
-EXAMPLE: Final = ROOT / "examples/mixed-cluster"
-PODS: Final = ("ephemeral", "plain", "rwx", "strict-local")
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "docs/images"
+EXAMPLE = ROOT / "examples/mixed-cluster"
+PODS = ("ephemeral", "plain", "rwx", "strict-local")
 # They are in the repository's history for ever.
-MAX_BYTES: Final = 150_000
+MAX_BYTES = 150_000
 
 
 @dataclass(frozen=True)
@@ -47,18 +47,18 @@ class Picture:
         return FOLDER / f"{self.name}.png"
 
 
-PICTURES: Final = (
+PICTURES = (
     Picture("status-page", "/"),
     Picture("status-page-dark", "/", dark=True),
     Picture("status-page-narrow", "/", width=400),
     Picture("pod-page", "/pods/shop/orders-0"),
     Picture("drain-page", "/nodes/west-3/drain"),
 )
-REPORT: Final = Picture("what-if-report", "", width=1000, height=1280)
-WHAT_IF: Final = ("--drain", "west-3")
+REPORT = Picture("what-if-report", "", width=1000, height=1280)
+WHAT_IF = ("--drain", "west-3")
 # Predictions appear on the pages when they are made.
-UNFINISHED: Final = ("worked out", "nodes so far", "not predicted yet")
-FINISH_SECONDS: Final = 120
+UNFINISHED = ("worked out", "nodes so far", "not predicted yet")
+FINISH_SECONDS = 120
 
 
 def main() -> None:

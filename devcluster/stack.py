@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Self
 
 import yaml
 
@@ -51,19 +51,19 @@ __all__ = [
     "disk_statuses",
 ]
 
-ROOT: Final = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[1]
 # Shorter than the extender's defaults, in proportion, so that a leader's successor does not need 15 s to take over.
-LEASE_SECONDS: Final = 6.0
-FAST_LEASE: Final = ("--lease-duration", f"{LEASE_SECONDS:g}", "--renew-deadline", "4", "--retry-period", "0.5")
+LEASE_SECONDS = 6.0
+FAST_LEASE = ("--lease-duration", f"{LEASE_SECONDS:g}", "--renew-deadline", "4", "--retry-period", "0.5")
 # At its start each of some forty controllers makes its own service account and token, and all of them share one client: by
 # default (20 calls a second) that takes four of the eight seconds until the first pod can be created.
-FAST_CLIENT: Final = ("--kube-api-qps=100", "--kube-api-burst=200")
+FAST_CLIENT = ("--kube-api-qps=100", "--kube-api-burst=200")
 # The Lease that a leader releases: without a holder, and with a duration of one second (scheduler_core.leadership.election).
-_RELEASED_LEASE: Final = {"metadata": {"name": SERVICE}, "spec": {"holderIdentity": "", "leaseDurationSeconds": 1}}
-_PROBE_REQUEST: Final = {"Pod": {"metadata": {"name": "probe"}}, "NodeNames": []}
-_SETTLE_TIMEOUT: Final = 60.0
-_SETTLE_TIMEOUT_PER_NODE: Final = 0.1
-_NODE_CREATORS: Final = 8
+_RELEASED_LEASE = {"metadata": {"name": SERVICE}, "spec": {"holderIdentity": "", "leaseDurationSeconds": 1}}
+_PROBE_REQUEST = {"Pod": {"metadata": {"name": "probe"}}, "NodeNames": []}
+_SETTLE_TIMEOUT = 60.0
+_SETTLE_TIMEOUT_PER_NODE = 0.1
+_NODE_CREATORS = 8
 
 Disk = str | Mapping[str, Any]
 """A disk: its size, or an entry of the simulator's annotation (docs/simulator.md). It gets a name if it has none."""

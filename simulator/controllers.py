@@ -8,7 +8,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any
 
 import structlog
 
@@ -46,7 +46,7 @@ from simulator.volumes.volume_reconciler import decide_replica, decide_volume
 
 log = structlog.get_logger("simulator")
 
-_FAULT_RETRY_SECONDS: Final = 5.0
+_FAULT_RETRY_SECONDS = 5.0
 
 
 class Controllers:

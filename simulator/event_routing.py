@@ -1,7 +1,7 @@
 """Event routing: which keys are added to which queues when an object changes."""
 
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from scheduler_core.disk_schedule.writes import changed_names
 from scheduler_core.longhorn.new_volume_placement import waits_for_attachment
@@ -21,7 +21,7 @@ _Node = KubeObject[longhorn.Node] | None
 _Manager = KubeObject[longhorn.InstanceManager] | None
 _Image = KubeObject[longhorn.EngineImage] | None
 _Schedule = KubeObject[DiskSchedule] | None
-_WRITE_METADATA: Final = ("resourceVersion", "managedFields")
+_WRITE_METADATA = ("resourceVersion", "managedFields")
 
 
 class ControllerQueues(Protocol):

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Iterable
 from importlib.resources import files
-from typing import Final
 
 import msgspec
 import structlog
@@ -30,16 +29,14 @@ from simulator.provisioner import WAIT_FOR_CONSUMER
 
 log = structlog.get_logger("simulator.install")
 
-NAMESPACES: Final = Resource("", "v1", "namespaces", "Namespace")
-POLICIES: Final = Resource(
-    "admissionregistration.k8s.io", "v1", "validatingadmissionpolicies", "ValidatingAdmissionPolicy"
-)
-BINDINGS: Final = Resource(
+NAMESPACES = Resource("", "v1", "namespaces", "Namespace")
+POLICIES = Resource("admissionregistration.k8s.io", "v1", "validatingadmissionpolicies", "ValidatingAdmissionPolicy")
+BINDINGS = Resource(
     "admissionregistration.k8s.io", "v1", "validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding"
 )
-_ESTABLISHED_TIMEOUT: Final = 30.0
-_POLL_INTERVAL: Final = 0.1
-_EVICTED_WHILE_SCHEDULABLE: Final = (
+_ESTABLISHED_TIMEOUT = 30.0
+_POLL_INTERVAL = 0.1
+_EVICTED_WHILE_SCHEDULABLE = (
     "has({0}.evictionRequested) && {0}.evictionRequested && has({0}.allowScheduling) && {0}.allowScheduling"
 )
 
@@ -183,10 +180,6 @@ def _policy(name: str, resource: Resource, *rules: tuple[str, str]) -> Iterable[
     validations = [
         {"expression": expression, "messageExpression": message, "reason": "Invalid"} for expression, message in rules
     ]
-    spec = {
-        "failurePolicy": "Fail",
-        "matchConstraints": {"resourceRules": [rule]},
-        "validations": validations,
-    }
+    spec = {"failurePolicy": "Fail", "matchConstraints": {"resourceRules": [rule]}, "validations": validations}
     yield POLICIES, {"metadata": metadata, "spec": spec}
     yield BINDINGS, {"metadata": metadata, "spec": {"policyName": metadata["name"], "validationActions": ["Deny"]}}

@@ -1,8 +1,6 @@
 """The names of Longhorn's settings (types/setting.go); Longhorn refuses every other name."""
 
-from typing import Final
-
-KNOWN_SETTINGS: Final = frozenset(
+KNOWN_SETTINGS = frozenset(
     [
         "allow-collecting-longhorn-usage-metrics",
         "allow-empty-disk-selector-volume",

@@ -2,17 +2,12 @@
 
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Final
+from typing import Annotated
 
 import msgspec
 from msgspec import Struct
 
-from app.kube.resources import (
-    CSI_NODES,
-    LONGHORN_INSTANCE_MANAGERS,
-    LONGHORN_NAMESPACE,
-    LONGHORN_NODES,
-)
+from app.kube.resources import CSI_NODES, LONGHORN_INSTANCE_MANAGERS, LONGHORN_NAMESPACE, LONGHORN_NODES
 from scheduler_core.errors import CoreError, QuantityError
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.node_status import CollectedDisk, ManagerPod, sync_node, sync_node_remotely
@@ -26,9 +21,9 @@ from simulator.config import Config
 from simulator.objects import DISK_LABEL, DISKS, DOWN, DRIVER, STOPPED_MANAGER, Json, KubeObject
 from simulator.volumes.observation import RUNNING, STOPPED, UNKNOWN, Replica, patch_replica_spec
 
-_UUID_NAMESPACE: Final = uuid.UUID("6c6f6e67-686f-726e-0000-000000000000")
-_BLOCK_FOR_EVICTION: Final = "block-for-eviction"
-_BLOCK_FOR_EVICTION_IF_LAST: Final = "block-for-eviction-if-contains-last-replica"
+_UUID_NAMESPACE = uuid.UUID("6c6f6e67-686f-726e-0000-000000000000")
+_BLOCK_FOR_EVICTION = "block-for-eviction"
+_BLOCK_FOR_EVICTION_IF_LAST = "block-for-eviction-if-contains-last-replica"
 
 
 class DisksError(CoreError):
@@ -136,11 +131,7 @@ def decide_node(observation: NodeObservation) -> list[Action]:
     ]
     if objects or observation.longhorn_node is None:
         return objects
-    return [
-        *_update_status(observation, disks),
-        *_correct_places(observation),
-        *_update_eviction_requests(observation),
-    ]
+    return [*_update_status(observation, disks), *_correct_places(observation), *_update_eviction_requests(observation)]
 
 
 def _register_csi_driver(observation: NodeObservation) -> list[Action]:

@@ -3,7 +3,7 @@ annotations, finalizers and labels are here, too.
 """
 
 from datetime import datetime
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
 
@@ -11,24 +11,24 @@ Json = dict[str, Any]
 Key = str | tuple[str, str]
 Model = TypeVar("Model")
 
-DRIVER: Final = "driver.longhorn.io"
-FINALIZER: Final = "longhorn.io"
-DATA_FINALIZER: Final = "simulator/data"
+DRIVER = "driver.longhorn.io"
+FINALIZER = "longhorn.io"
+DATA_FINALIZER = "simulator/data"
 
-DISKS: Final = "simulator/disks"
-DOWN: Final = "simulator/down"
-WRITE: Final = "simulator/write"
-REAL_SIZE: Final = "simulator/real-size"
-VIRTUAL_SIZE: Final = "simulator/virtual-size"
-VOLUMES_ATTACHED: Final = "simulator/volumes-attached"
-CLAIM: Final = "simulator/claim"
-EVICTING: Final = "simulator/attached-for-eviction"
-STOPPED_MANAGER: Final = "simulator/stopped"
+DISKS = "simulator/disks"
+DOWN = "simulator/down"
+WRITE = "simulator/write"
+REAL_SIZE = "simulator/real-size"
+VIRTUAL_SIZE = "simulator/virtual-size"
+VOLUMES_ATTACHED = "simulator/volumes-attached"
+CLAIM = "simulator/claim"
+EVICTING = "simulator/attached-for-eviction"
+STOPPED_MANAGER = "simulator/stopped"
 
-NODE_LABEL: Final = "longhornnode"
-DISK_LABEL: Final = "longhorndiskuuid"
+NODE_LABEL = "longhornnode"
+DISK_LABEL = "longhorndiskuuid"
 
-AUTO_SALVAGE: Final = "auto-salvage"
+AUTO_SALVAGE = "auto-salvage"
 
 
 class KubeObject(Struct, Generic[Model], frozen=True, eq=False):

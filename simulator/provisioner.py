@@ -5,7 +5,6 @@ external-provisioner's controller and longhorn-manager's csi/util.go:getVolumeOp
 
 import hashlib
 from collections.abc import Collection, Iterable, Mapping
-from typing import Final
 
 from msgspec import Struct
 
@@ -31,14 +30,11 @@ from simulator.config import Config
 from simulator.objects import CLAIM, DRIVER, FINALIZER, Json, KubeObject
 from simulator.volumes.observation import NEW_STATES, Volume
 
-PROVISIONER_ANNOTATIONS: Final = (
-    "volume.kubernetes.io/storage-provisioner",
-    "volume.beta.kubernetes.io/storage-provisioner",
-)
-PROVISIONED_BY: Final = "pv.kubernetes.io/provisioned-by"
-PROVISIONER_FINALIZER: Final = "external-provisioner.volume.kubernetes.io/finalizer"
-WAIT_FOR_CONSUMER: Final = "WaitForFirstConsumer"
-OWNED_LABEL: Final = "simulator/capacity"
+PROVISIONER_ANNOTATIONS = ("volume.kubernetes.io/storage-provisioner", "volume.beta.kubernetes.io/storage-provisioner")
+PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
+PROVISIONER_FINALIZER = "external-provisioner.volume.kubernetes.io/finalizer"
+WAIT_FOR_CONSUMER = "WaitForFirstConsumer"
+OWNED_LABEL = "simulator/capacity"
 
 Claim = KubeObject[kube.Claim]
 StorageClass = KubeObject[kube.StorageClass]

@@ -4,7 +4,7 @@ import asyncio
 import random
 import signal
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 import structlog
 from msgspec import Struct
@@ -23,8 +23,8 @@ from simulator.tables import Store, Table
 
 log = structlog.get_logger("simulator")
 
-_POLL_INTERVAL: Final = 0.05
-LONGHORN_GROUP: Final = "longhorn.io"
+_POLL_INTERVAL = 0.05
+LONGHORN_GROUP = "longhorn.io"
 
 
 class RunOptions(Struct, frozen=True):

@@ -9,7 +9,7 @@ discarded, as in Longhorn: only the watch shows where the replica is.
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -26,8 +26,8 @@ from simulator.objects import DISK_LABEL, Json, Key, KubeObject
 
 Model = TypeVar("Model")
 Name = TypeVar("Name", bound=Key)
-WAITING: Final = "waiting"
-_MAX_DELETED_UIDS: Final = 10_000
+WAITING = "waiting"
+_MAX_DELETED_UIDS = 10_000
 ChangeListener = Callable[[Any, KubeObject[Any] | None, KubeObject[Any] | None], None]
 
 
@@ -202,7 +202,7 @@ def _claim_keys(obj: KubeObject[kube.Pod]) -> Iterable[NamespacedName]:
     return [(obj.model.namespace, volume.claim) for volume in obj.model.volumes]
 
 
-_CACHED_PARTS: Final = ("nodes", "managers", "images", "settings")
+_CACHED_PARTS = ("nodes", "managers", "images", "settings")
 
 
 class _ClusterCache:

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from app.kube.client import ApiError
 from app.kube.resources import EVENTS, NAMESPACES, Resource
@@ -25,7 +25,7 @@ from devcluster.errors import DevClusterError
 from devcluster.stack import FAST_CLIENT
 
 # Nothing changes these but the API server or a controller, which would do it again.
-_LEFT: Final = {
+_LEFT = {
     "apiservices",
     "componentstatuses",
     "customresourcedefinitions",
@@ -35,10 +35,10 @@ _LEFT: Final = {
     NAMESPACES.plural,
 }
 # The controllers' own accounts and Leases, and what each namespace has.
-_LEFT_IN_KUBE_SYSTEM: Final = {"serviceaccounts", "leases", "configmaps"}
-_LEFT_EVERYWHERE: Final = {("serviceaccounts", "default"), ("configmaps", "kube-root-ca.crt")}
+_LEFT_IN_KUBE_SYSTEM = {"serviceaccounts", "leases", "configmaps"}
+_LEFT_EVERYWHERE = {("serviceaccounts", "default"), ("configmaps", "kube-root-ca.crt")}
 # What would refuse or change the deletions that follow, and what would create again what they delete.
-_FIRST: Final = (
+_FIRST = (
     "mutatingwebhookconfigurations",
     "validatingwebhookconfigurations",
     "validatingadmissionpolicybindings",
@@ -51,11 +51,11 @@ _FIRST: Final = (
     "replicasets",
     "jobs",
 )
-_NAME_LABEL: Final = "kubernetes.io/metadata.name"
-_SECONDS: Final = 60.0
-_CALLERS: Final = 8
-_POLL: Final = 0.1
-_NOW: Final = {"gracePeriodSeconds": 0, "propagationPolicy": "Background"}
+_NAME_LABEL = "kubernetes.io/metadata.name"
+_SECONDS = 60.0
+_CALLERS = 8
+_POLL = 0.1
+_NOW = {"gracePeriodSeconds": 0, "propagationPolicy": "Background"}
 
 _Key = tuple[Resource, str, str]
 

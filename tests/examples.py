@@ -1,11 +1,10 @@
 """How many examples the property tests try: `.ci/run` tries twice and `make soak` ten times as many as `make check` (EXAMPLES_FACTOR)."""
 
 import os
-from typing import Final
 
 from hypothesis import settings
 
-_FACTOR: Final = int(os.environ.get("EXAMPLES_FACTOR", "1"))
+_FACTOR = int(os.environ.get("EXAMPLES_FACTOR", "1"))
 
 
 def examples(count: int, *, steps: int = 50) -> settings:

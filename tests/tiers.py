@@ -14,27 +14,26 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
-ROOT: Final = Path(__file__).parents[1]
-KNOWN_FLAKY: Final = ROOT / "tests/flaky.txt"
-_LAST_FAILED: Final = ".pytest_cache/v/cache/lastfailed"
-_BIN: Final = Path(sys.executable).parent
-PYTEST: Final = (str(_BIN / "pytest"),)
-_TESTS_FAILED: Final = 1
-_STALLED: Final = -1
+ROOT = Path(__file__).parents[1]
+KNOWN_FLAKY = ROOT / "tests/flaky.txt"
+_LAST_FAILED = ".pytest_cache/v/cache/lastfailed"
+_BIN = Path(sys.executable).parent
+PYTEST = (str(_BIN / "pytest"),)
+_TESTS_FAILED = 1
+_STALLED = -1
 # More failures than these are no chance: running them again, one at a time, would only take long.
-_MOST_RETRIED: Final = 20
+_MOST_RETRIED = 20
 # Some unit tests wait for timers, so one more of them than there are processors keeps these busy; each further worker loads all files
 # again, ten seconds. The end-to-end tests run a cluster each, and have time bounds, which hold with one test per processor.
-_PROCESSORS: Final = os.cpu_count() or 1
-_UNIT_WORKERS: Final = str(_PROCESSORS + 1)
+_PROCESSORS = os.cpu_count() or 1
+_UNIT_WORKERS = str(_PROCESSORS + 1)
 
 # A test that its own time-out (pyproject.toml) cannot end prints where each thread stands.
-_STACKS: Final = ("-o", "faulthandler_timeout=180")
-_TEST_FILES: Final = sorted(ROOT.glob("tests/**/test_*.py"))
-_IS_END_TO_END: Final = re.compile(r"^pytestmark = \[?\s*pytest\.mark\.e2e\b", re.MULTILINE)
-_COMPILED: Final = ROOT / ".pytest_cache/compiled"
+_STACKS = ("-o", "faulthandler_timeout=180")
+_TEST_FILES = sorted(ROOT.glob("tests/**/test_*.py"))
+_IS_END_TO_END = re.compile(r"^pytestmark = \[?\s*pytest\.mark\.e2e\b", re.MULTILINE)
+_COMPILED = ROOT / ".pytest_cache/compiled"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +57,7 @@ def _end_to_end(mark: str, marks: str) -> Sequence[Sequence[str]]:
     return [[*PYTEST, "-n", "auto", "-v", "--durations=25", "-m", marks, *files]]
 
 
-TIERS: Final[Mapping[str, Tier]] = {
+TIERS: Mapping[str, Tier] = {
     "lint": Tier(
         proves="format, lint, types and the layers of packages",
         commands=[

@@ -13,9 +13,8 @@ import sys
 from importlib import import_module
 from pathlib import Path
 from pkgutil import walk_packages
-from typing import Final
 
-GENERATED: Final = ("client/api", "client/models", "aio/client/api", "aio/client/models")
+GENERATED = ("client/api", "client/models", "aio/client/api", "aio/client/models")
 """Folders of the client that hold nothing but such modules, and an ``__init__.py`` that finds them."""
 
 

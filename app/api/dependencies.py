@@ -17,7 +17,7 @@ from functools import partial
 from heapq import nlargest
 from itertools import islice
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 from fastapi import Depends, Request
 from msgspec import Struct, field
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from app.extender.lifecycle import ExtenderLifecycle
 
 
-_now: Final = partial(datetime.now, UTC)
+_now = partial(datetime.now, UTC)
 
 
 class DecisionLog:
@@ -87,7 +87,7 @@ class DecisionLog:
 
 
 # Kubernetes has a handful of kube-schedulers; any client may call.
-MAX_CALLERS: Final = 16
+MAX_CALLERS = 16
 
 
 class RecentCallers:
@@ -141,7 +141,7 @@ async def _lease(request: Request) -> AsyncIterator[Lease]:
 RequestLease = Annotated[Lease, Depends(_lease)]
 
 
-_SLICE: Final = 1 << 20
+_SLICE = 1 << 20
 
 
 async def read_body(request: Request, limit: int, lease: Lease) -> bytearray:

@@ -6,7 +6,7 @@ that kube-scheduler shows to users.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 import structlog
 from fastapi import FastAPI, Request
@@ -22,15 +22,15 @@ from app.schemas.decision import ErrorAnswer, value_problem
 log = structlog.get_logger("http")
 # Of refusals and hang-ups.
 caller_log = CallerLog(log)
-FILTER_PATH: Final = "/filter"
-_NO_NODES: Final[Mapping[str, object]] = {
+FILTER_PATH = "/filter"
+_NO_NODES: Mapping[str, object] = {
     "Nodes": None,
     "NodeNames": None,
     "FailedNodes": {},
     "FailedAndUnresolvableNodes": {},
 }
-_CLOSE: Final = {"Connection": "close"}
-_RETRY: Final = {"Retry-After": "1"}
+_CLOSE = {"Connection": "close"}
+_RETRY = {"Retry-After": "1"}
 
 
 class RequestError(Exception):
@@ -114,7 +114,7 @@ def _body(description: str, forms: dict[str, Any], example: dict[str, Any] | Non
     return {"requestBody": {"required": True, "content": {"application/json": content}}}
 
 
-EXTENDER_ARGS: Final = _body(
+EXTENDER_ARGS = _body(
     "ExtenderArgs: a pod and either whole nodes or their names",
     {
         "Nodes": {"type": ["object", "null"], "description": "core/v1 NodeList"},
@@ -128,17 +128,17 @@ EXTENDER_ARGS: Final = _body(
         "NodeNames": ["east-1", "west-1"],
     },
 )
-_SCORE: Final = {"type": "integer", "minimum": 0, "maximum": 10}
-_HOST_PRIORITY: Final = {
+_SCORE = {"type": "integer", "minimum": 0, "maximum": 10}
+_HOST_PRIORITY = {
     "type": "object",
     "required": ["Host", "Score"],
     "properties": {"Host": {"type": "string"}, "Score": _SCORE},
 }
-_HOST_PRIORITIES: Final = {
+_HOST_PRIORITIES = {
     "schema": {"type": "array", "items": _HOST_PRIORITY},
     "example": [{"Host": "east-1", "Score": 9}, {"Host": "west-1", "Score": 4}],
 }
-HOST_PRIORITY_LIST: Final[dict[str, Any]] = {
+HOST_PRIORITY_LIST: dict[str, Any] = {
     "responses": {
         "200": {
             "description": "HostPriorityList: every node asked, in order",
@@ -146,7 +146,7 @@ HOST_PRIORITY_LIST: Final[dict[str, Any]] = {
         }
     }
 }
-EXTENDER_PREEMPTION_ARGS: Final = _body(
+EXTENDER_PREEMPTION_ARGS = _body(
     "ExtenderPreemptionArgs: a pod and the victims on each node, as pods or by UID",
     {"NodeNameToVictims": {"type": ["object", "null"]}, "NodeNameToMetaVictims": {"type": ["object", "null"]}},
 )
@@ -160,8 +160,8 @@ def error_responses(**descriptions: str) -> dict[int | str, dict[str, Any]]:
     }
 
 
-UNAVAILABLE: Final = "The question is refused for now: the caller tries again"
-BODY_ERRORS: Final = error_responses(
+UNAVAILABLE = "The question is refused for now: the caller tries again"
+BODY_ERRORS = error_responses(
     _400="The body is not what is described here",
     _408="The body comes too slowly",
     _413="The body is too large",

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from itertools import chain
 from time import perf_counter
-from typing import Annotated, Final
+from typing import Annotated
 
 import structlog
 from fastapi import APIRouter, Query, Request, Response
@@ -34,10 +34,10 @@ from scheduler_core.generic.cycle_state import UndecidableError
 router = APIRouter(tags=["kube-scheduler"])
 log = structlog.get_logger("extender")
 
-_JSON: Final = "application/json"
+_JSON = "application/json"
 # Memory that an answer takes at most, in addition to that of /filter, measured: for each node.
-_SCORE_BYTES: Final = 1024
-_EXPLANATION_BYTES: Final = 2560
+_SCORE_BYTES = 1024
+_EXPLANATION_BYTES = 2560
 
 
 class _PiecewiseResponse(Response):

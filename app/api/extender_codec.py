@@ -13,7 +13,7 @@ import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby, starmap
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -25,12 +25,12 @@ from scheduler_core.errors import CoreError
 from scheduler_core.model.kube import Pod
 
 # How kube-scheduler starts a node: a first name that every reader of JSON sees.
-_USUAL_START: Final = re.compile(rb'\{"metadata":\{"name":"([^"\\]+)"')
-_SEPARATOR: Final = re.compile(rb"[ \t\r\n]*,[ \t\r\n]*")
+_USUAL_START = re.compile(rb'\{"metadata":\{"name":"([^"\\]+)"')
+_SEPARATOR = re.compile(rb"[ \t\r\n]*,[ \t\r\n]*")
 # Shorter runs are joined: copying them is cheaper than another write to the socket.
-_JOIN_BELOW: Final = 1 << 16
+_JOIN_BELOW = 1 << 16
 # Longer runs are sent in parts: what the socket does not take waits in memory.
-_MAX_PIECE: Final = 1 << 20
+_MAX_PIECE = 1 << 20
 
 
 class _Metadata(msgspec.Struct, gc=False):
@@ -41,7 +41,7 @@ class _Node(msgspec.Struct, gc=False):
     metadata: _Metadata
 
 
-_NODE: Final = msgspec.json.Decoder(_Node)
+_NODE = msgspec.json.Decoder(_Node)
 
 
 class Pieces(Struct, frozen=True):
@@ -160,17 +160,17 @@ def _all_names(node: bytes) -> set[str]:
     return names
 
 
-_ABSENT: Final = msgspec.Raw(b"null")
+_ABSENT = msgspec.Raw(b"null")
 # Kubernetes supports clusters of up to 5,000 nodes.
-MAX_CANDIDATES: Final = 20_000
+MAX_CANDIDATES = 20_000
 # Memory that decoding and deciding take at most, measured: for each comma of a body, of a pod and of victims, and for each node.
-_ELEMENT_BYTES: Final = 64
-_POD_ELEMENT_BYTES: Final = 512
-_VICTIM_ELEMENT_BYTES: Final = 256
-_CANDIDATE_BYTES: Final = 512
+_ELEMENT_BYTES = 64
+_POD_ELEMENT_BYTES = 512
+_VICTIM_ELEMENT_BYTES = 256
+_CANDIDATE_BYTES = 512
 # What is counted of a large body.
-_WINDOWS: Final = 1024
-_WINDOW_BYTES: Final = 1024
+_WINDOWS = 1024
+_WINDOW_BYTES = 1024
 
 Charge = Callable[[int], None]
 
@@ -229,17 +229,17 @@ class _HostPriority(msgspec.Struct, gc=False):
     Score: int
 
 
-_ARGS: Final = msgspec.json.Decoder(_RawArgs)
+_ARGS = msgspec.json.Decoder(_RawArgs)
 # By whether the rules of a policy file read the pod, too.
-_PODS: Final = {
+_PODS = {
     scheduling: (msgspec.json.Decoder[Any](fields.wire), fields)
     for scheduling, fields in ((False, kube.POD), (True, generic.SCHEDULED_POD))
 }
-_PREEMPTION_ARGS: Final = msgspec.json.Decoder(_RawPreemptionArgs)
+_PREEMPTION_ARGS = msgspec.json.Decoder(_RawPreemptionArgs)
 _Decoded = TypeVar("_Decoded")
 _Value = TypeVar("_Value")
-_encode: Final = msgspec.json.Encoder().encode
-_NONE: Final[Mapping[str, str]] = {}
+_encode = msgspec.json.Encoder().encode
+_NONE: Mapping[str, str] = {}
 
 
 class ExtenderArgs(Struct, frozen=True):

@@ -6,7 +6,6 @@ An error, a review that takes too long, and a process that does not lead leave i
 """
 
 from collections.abc import Callable
-from typing import Final
 
 import msgspec
 import structlog
@@ -24,14 +23,14 @@ from scheduler_core.errors import ObjectError
 
 log = structlog.get_logger("admission")
 
-PATH: Final = "/review"
-MAX_BODY: Final = 1024**2
+PATH = "/review"
+MAX_BODY = 1024**2
 # What decoded JSON takes at most, as a multiple of its text: small objects and keys.
-_DECODED_FACTOR: Final = 32
+_DECODED_FACTOR = 32
 
 # API servers keep connections, and new ones go where the Service leads. A leader's connections end when it no longer leads
 # (`HttpServer.keeps_idle`). A process that does not lead keeps none, because it may be the next leader: both ports would then lead to it.
-_LAST_ANSWER: Final = {"Connection": "close"}
+_LAST_ANSWER = {"Connection": "close"}
 
 router = APIRouter()
 

@@ -7,7 +7,6 @@ from datetime import datetime
 from functools import cache
 from hashlib import sha256
 from importlib.metadata import version
-from typing import Final
 
 from fastapi import FastAPI, Response
 from fastapi.openapi.docs import get_redoc_html, get_swagger_ui_html
@@ -35,7 +34,7 @@ from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.predict.predicted_cluster import persistent_state
 
-_DOCS_FILES: Final = "/static-offline-docs"
+_DOCS_FILES = "/static-offline-docs"
 
 
 def create_app(  # noqa: PLR0913 # what is served, and by what

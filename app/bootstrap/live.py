@@ -6,7 +6,6 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from time import monotonic
-from typing import Final
 
 from fastapi import FastAPI
 from msgspec import Struct
@@ -45,8 +44,8 @@ from scheduler_core.decide.offered_nodes import offers_on_node
 from scheduler_core.leadership import endpoint_slice
 from scheduler_core.values import replace
 
-_TIMING: Final = Timing(monotonic, random.uniform)
-_now: Final = partial(datetime.now, UTC)
+_TIMING = Timing(monotonic, random.uniform)
+_now = partial(datetime.now, UTC)
 
 
 class _Reservation(Struct, frozen=True):

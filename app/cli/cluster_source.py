@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import msgspec
 import typer
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
     from scheduler_core.predict.predicted_replicas import Choose
 
 
-CHANCE: Final = "a node is chosen at random among those that kube-scheduler may choose"
-_NO_CONTROLLERS: Final = "no pod in the source has a controller, so that a drain moves none"
-NO_RESOURCES: Final = "requests of CPU and memory are not compared: no node says what is allocatable"
-_MAX_ORDERS: Final = 10_000
+CHANCE = "a node is chosen at random among those that kube-scheduler may choose"
+_NO_CONTROLLERS = "no pod in the source has a controller, so that a drain moves none"
+NO_RESOURCES = "requests of CPU and memory are not compared: no node says what is allocatable"
+_MAX_ORDERS = 10_000
 
 RebuildRateOption = Annotated[
     str | None, typer.Option(metavar="BYTES", help="Bytes per second of a rebuild, such as 100Mi, to tell its time.")
@@ -190,7 +190,7 @@ def cluster_objects(
 
 
 # Texts that YAML 1.2 reads as floating-point numbers.
-_FLOAT: Final = re.compile(r"^[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?$")
+_FLOAT = re.compile(r"^[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?$")
 
 
 class SnapshotFormat(StrEnum):
@@ -264,11 +264,11 @@ def wait_line(seconds: float) -> str:
     return f"nothing is rebuilt for {wait} where a failed replica could be reused (replica-replenishment-wait-interval)"
 
 
-DEFAULT_POD_NAMESPACE: Final = "default"
-POD_PREFIXES: Final = frozenset({"po", "pod", "pods"})
-_APPS: Final = ("apps", "v1")
-_BATCH: Final = ("batch", "v1")
-WORKLOADS: Final = {
+DEFAULT_POD_NAMESPACE = "default"
+POD_PREFIXES = frozenset({"po", "pod", "pods"})
+_APPS = ("apps", "v1")
+_BATCH = ("batch", "v1")
+WORKLOADS = {
     prefix: resources.Resource(*group, plural, kind, namespaced=True)
     for group, plural, kind, *short in (
         (_APPS, "deployments", "Deployment", "deploy"),

@@ -11,7 +11,7 @@ from functools import cache, wraps
 from importlib import import_module
 from inspect import Parameter, Signature, signature
 from operator import itemgetter
-from typing import Annotated, Any, Final, cast, get_type_hints
+from typing import Annotated, Any, cast, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -20,10 +20,10 @@ from app.cli.main import IS_PLUGIN, NAME
 from app.cli.render import CommandInterruptedError, print_line, print_lines
 from scheduler_core.errors import CoreError
 
-BAD_INPUT: Final = 2
-INTERRUPTED: Final = 130
+BAD_INPUT = 2
+INTERRUPTED = 130
 
-COMMANDS: Final = {
+COMMANDS = {
     "Run": {
         "serve": "Answer kube-scheduler for a cluster, or for a snapshot.",
         "schedule": "Schedule pods by predicates, priorities and a policy file.",
@@ -49,13 +49,13 @@ COMMANDS: Final = {
         "policy check": "Check a policy file.",
     },
 }
-_WIDTH: Final = max(len(name) for commands in COMMANDS.values() for name in commands)
+_WIDTH = max(len(name) for commands in COMMANDS.values() for name in commands)
 # Before `-n` was the workload's namespace everywhere, these commands had Longhorn's as --namespace.
-_WITH_OLD_NAMESPACE: Final = frozenset({"serve", "schedule", "disk-schedule", "snapshot"})
+_WITH_OLD_NAMESPACE = frozenset({"serve", "schedule", "disk-schedule", "snapshot"})
 # They print a result, and import modules that log, whatever they read; `cluster_objects` has the logs of the others.
-LOGGING: Final = frozenset({"schedule", "doctor", "policy"})
+LOGGING = frozenset({"schedule", "doctor", "policy"})
 # The others are named as their command.
-_MODULES: Final = {
+_MODULES = {
     "headroom": "planning",
     "maintenance": "planning",
     "policy": "schedule",
@@ -64,7 +64,7 @@ _MODULES: Final = {
     "snapshot": "cluster_source",
     "waiting": "decisions",
 }
-_OLD_NAMES: Final = {"namespace": "longhorn-namespace"}
+_OLD_NAMES = {"namespace": "longhorn-namespace"}
 
 
 class CommandGroup(TyperGroup):
@@ -192,7 +192,7 @@ def _options(
     del version
 
 
-cli: Final = cast("TyperGroup", typer.main.get_command(_program))
+cli = cast("TyperGroup", typer.main.get_command(_program))
 
 
 def run() -> int:

@@ -7,7 +7,7 @@ Data flow of `waiting`, for which no extender needs to run: a cluster or a snaps
 import json
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlencode
 
 import msgspec
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from app.schemas.remedies_answer import RemedyAnswer
 
 
-SOME_WAIT: Final = 1
-_DEFAULT_REMEDIES: Final = 10
-_MAX_REASONS: Final = 2
+SOME_WAIT = 1
+_DEFAULT_REMEDIES = 10
+_MAX_REASONS = 2
 
 
 def waiting(
@@ -161,9 +161,9 @@ def _why(item: dict[str, Any]) -> str:
     return "; ".join(f"{reason} ({count})" for reason, count in [*shown, *([("others", others)] if others else [])])
 
 
-_DEFAULT_LIMIT: Final = 50
-_MAX_NODES: Final = 3
-_STYLES: Final = {"fits": "green", "refused": "red", "error": "red"}
+_DEFAULT_LIMIT = 50
+_MAX_NODES = 3
+_STYLES = {"fits": "green", "refused": "red", "error": "red"}
 
 
 class Leader(Struct, frozen=True):
@@ -230,8 +230,7 @@ def decisions(
     ] = None,
     outcome: Annotated[DecisionOutcome | None, typer.Option(help="Only decisions that ended so.")] = None,
     limit: Annotated[
-        int,
-        typer.Option(metavar="N", min=1, max=MAX_DECISIONS, help="The most decisions, the latest first."),
+        int, typer.Option(metavar="N", min=1, max=MAX_DECISIONS, help="The most decisions, the latest first.")
     ] = _DEFAULT_LIMIT,
     refreshing: Refreshing,
     leader: Leader,

@@ -1,6 +1,6 @@
 """`longhorn-extender disk-schedule`: the DiskSchedule controllers."""
 
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
@@ -10,7 +10,7 @@ from app.runtime.logs import configure
 from app.settings import DEFAULT_HOST, DEFAULT_NAMESPACE, DEFAULT_STALE_AFTER
 from scheduler_core.leadership.election import ElectionTiming
 
-DEFAULT_PORT: Final = 9505
+DEFAULT_PORT = 9505
 
 
 def disk_schedule(  # one parameter per flag

@@ -7,7 +7,7 @@ Data flow: the facts are read from the cluster (`app.extender.installation_reade
 import asyncio
 import signal
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from app.extender.installation_reader import ReadOptions
     from scheduler_core.installation.facts import Finding, Installation
 
-FINDINGS: Final = 1
-_PROBE_SECONDS: Final = 30.0
-_KEYS: Final = ("check", "severity", "what", "where", "command")
-_STYLES: Final = {"ok": "green", "skipped": "dim", "warning": "yellow", "error": "red"}
+FINDINGS = 1
+_PROBE_SECONDS = 30.0
+_KEYS = ("check", "severity", "what", "where", "command")
+_STYLES = {"ok": "green", "skipped": "dim", "warning": "yellow", "error": "red"}
 
 
 def doctor(
@@ -38,13 +38,11 @@ def doctor(
         ),
     ] = True,
     probe_namespace: Annotated[
-        str,
-        typer.Option(metavar="NAME", help="An existing namespace for that pod; default: one of its own."),
+        str, typer.Option(metavar="NAME", help="An existing namespace for that pod; default: one of its own.")
     ] = "",
     probe_timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait for kube-scheduler.")] = _PROBE_SECONDS,
     scheduler_name: Annotated[
-        str,
-        typer.Option(metavar="NAME", help="The scheduler of the pod; default: that of new pods with claims."),
+        str, typer.Option(metavar="NAME", help="The scheduler of the pod; default: that of new pods with claims.")
     ] = "",
     uninstall: Annotated[  # noqa: FBT002 # --uninstall
         bool, typer.Option("--uninstall", help="Ask only whether the extender can be removed.")

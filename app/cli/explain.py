@@ -8,7 +8,7 @@ the others → its JSON, or a line for each node.
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 
@@ -40,19 +40,19 @@ from scheduler_core.model.quantity import format_bytes, format_count, natural_ke
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.volumes.resolve import NO_DRIVER, NO_DRIVER_DETAIL, lacks_driver
 
-DOES_NOT_FIT: Final = 1
-_MAX_REMEDIES: Final = 100
-_MAX_COMPETING_VOLUMES: Final = 4
-_MIN_GROUPED_NODES: Final = 30
-_MAX_NAMES: Final = 3
-_MAX_NAMES_WIDTH: Final = 12
-_MAX_REASONS: Final = 2
+DOES_NOT_FIT = 1
+_MAX_REMEDIES = 100
+_MAX_COMPETING_VOLUMES = 4
+_MIN_GROUPED_NODES = 30
+_MAX_NAMES = 3
+_MAX_NAMES_WIDTH = 12
+_MAX_REASONS = 2
 # Of all columns but the nodes' names.
-_MIN_TEXT_WIDTH: Final = 56
+_MIN_TEXT_WIDTH = 56
 # With it, the longest texts of kube-scheduler and Longhorn share a line.
-_FULL_WIDTH: Final = 140
+_FULL_WIDTH = 140
 # It leaves room for "has room for all local volumes" on a terminal of 80 columns.
-_NARROW_TEXT_WIDTH: Final = 24
+_NARROW_TEXT_WIDTH = 24
 
 _Remedies = Annotated[
     int,

@@ -1,7 +1,7 @@
 """Why a volume's next replica can or cannot be placed: `longhorn-extender explain --volume`, as JSON and as a table of it."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from app.cli.render import NO, YES, Cell, Console
 from app.schemas.decision import replica_answer
@@ -12,7 +12,7 @@ from scheduler_core.longhorn.refusal_rules import DISK_RULES, NODE_RULES, Refusa
 from scheduler_core.model.longhorn import Volume
 from scheduler_core.model.quantity import format_bytes, format_count
 
-_SPACE_RULES: Final = (Rule.ACTUAL_SPACE, Rule.SCHEDULING_SPACE)
+_SPACE_RULES = (Rule.ACTUAL_SPACE, Rule.SCHEDULING_SPACE)
 
 
 def explain_volume(view: View, name: str, nodes: Collection[str] | None = None) -> dict[str, Any]:

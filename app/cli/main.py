@@ -6,16 +6,16 @@ import gc
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
 
 # kubectl runs its plugins, and what completes their words, by a file name with this prefix.
-IS_PLUGIN: Final = os.path.basename(sys.argv[0]).startswith("kubectl")  # noqa: PTH119 # pathlib is slow to import
-NAME: Final = "kubectl longhorn-extender" if IS_PLUGIN else "longhorn-extender"
-_INTERRUPTED: Final = 130
-_LINE: Final = f"{NAME}: interrupted\n"
+IS_PLUGIN = os.path.basename(sys.argv[0]).startswith("kubectl")  # noqa: PTH119 # pathlib is slow to import
+NAME = "kubectl longhorn-extender" if IS_PLUGIN else "longhorn-extender"
+_INTERRUPTED = 130
+_LINE = f"{NAME}: interrupted\n"
 
 
 def main() -> None:

@@ -4,7 +4,7 @@ import errno
 import os
 import socket
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 
@@ -15,9 +15,9 @@ from scheduler_core.errors import CoreError, QuantityError
 from scheduler_core.model.quantity import parse_bytes
 
 # Every address of both IP families.
-ANY_ADDRESS: Final = "::"
-_BACKLOG: Final = 2048
-_LOG_LEVELS: Final = ("debug", "info", "warning", "error", "critical")
+ANY_ADDRESS = "::"
+_BACKLOG = 2048
+_LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 
 SnapshotOption = Annotated[
     str | None,

@@ -3,7 +3,7 @@ drain fits.
 """
 
 from functools import partial
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 
@@ -15,9 +15,9 @@ from scheduler_core.predict.drain_order import DrainOrder, DrainStep, Maintenanc
 from scheduler_core.predict.pod_headroom import ClosestNode, Headroom, closest_node, fill_with_pods, summarize_headroom
 from scheduler_core.predict.situation import Situation
 
-_DEFAULT_LIMIT: Final = 1_000
-_MAX_LIMIT: Final = 100_000
-_MAX_REFUSALS: Final = 2
+_DEFAULT_LIMIT = 1_000
+_MAX_LIMIT = 100_000
+_MAX_REFUSALS = 2
 
 
 def headroom(
@@ -102,8 +102,8 @@ def _print_headroom(result: Headroom, closest: ClosestNode | None, console: rend
         console.write(f"in {result.refusals[text]} of {format_count(result.orders, 'order')}: {text}")
 
 
-_DEFAULT_TRIES: Final = 50
-_MAX_PROBLEMS: Final = 2
+_DEFAULT_TRIES = 50
+_MAX_PROBLEMS = 2
 
 
 def maintenance(

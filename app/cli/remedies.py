@@ -4,7 +4,7 @@
 
 import shlex
 from collections.abc import Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 
@@ -32,10 +32,10 @@ from scheduler_core.predict.remedies import MAX_DECISIONS, find_remedies
 from scheduler_core.predict.situation import Situation
 from scheduler_core.values import replace
 
-_MAX_REMEDIES: Final = 100
-_DEFAULT_LIMIT: Final = 5
+_MAX_REMEDIES = 100
+_DEFAULT_LIMIT = 5
 # Each takes about 1 ms in a cluster of 100 nodes. `explain` is asked why a pod waits, so its remedy must not take long.
-EXPLAIN_DECISIONS: Final = 100
+EXPLAIN_DECISIONS = 100
 
 
 def remedies(
@@ -110,8 +110,8 @@ def cheapest_remedies(
     return tuple(remedy_answer(cluster, remedy, source.query.longhorn_namespace) for remedy in remedies)
 
 
-_MAX_MOVES: Final = 10
-_MAX_TARGETS: Final = 3
+_MAX_MOVES = 10
+_MAX_TARGETS = 3
 
 
 def rebalance(

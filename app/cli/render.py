@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum, StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 import typer
 
@@ -82,9 +82,9 @@ def show_progress(steps: Sequence[_Step], text: str) -> Iterator[_Step]:
             yield step
 
 
-FAILS: Final = 1
-_UNLIMITED_WIDTH: Final = 2**16
-_CLEAR_SCREEN: Final = "\x1b[H\x1b[2J"
+FAILS = 1
+_UNLIMITED_WIDTH = 2**16
+_CLEAR_SCREEN = "\x1b[H\x1b[2J"
 # What a table shows, perhaps with its style.
 Cell = str | tuple[str, str]
 # Modules of commands name the type by this, because rich takes long to import.
@@ -93,8 +93,8 @@ Console: TypeAlias = "EscapingConsole"
 Table: TypeAlias = Callable[["EscapingConsole"], None]
 
 
-YES: Final = ("yes", "green")
-NO: Final = ("no", "red")
+YES = ("yes", "green")
+NO = ("no", "red")
 
 
 class Output(StrEnum):
@@ -135,8 +135,7 @@ class Refreshing:
         bool, typer.Option("--watch", "-w", help="Show the table again and again, until Ctrl-C; needs a terminal.")
     ] = False
     interval: Annotated[
-        float,
-        typer.Option(metavar="SECONDS", min=0.5, max=3600, help="Seconds between two tables of --watch."),
+        float, typer.Option(metavar="SECONDS", min=0.5, max=3600, help="Seconds between two tables of --watch.")
     ] = 2.0
 
     def show(

@@ -5,7 +5,7 @@ import re
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from msgspec import Struct
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from app.scheduler.decision import WhatIfReport
 
 
-NOT_ALL_PLACED: Final = 1
-_SNAPSHOT_SEED: Final = 0
+NOT_ALL_PLACED = 1
+_SNAPSHOT_SEED = 0
 # Equal to app.scheduler.lifecycle.LEASE, whose import takes a second.
-_LEASE: Final = "longhorn-generic-scheduler"
+_LEASE = "longhorn-generic-scheduler"
 # The form of an object's name in Kubernetes (DNS-1123 subdomain).
-_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-_MAX_NAME_LENGTH: Final = 253
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_MAX_NAME_LENGTH = 253
 
 
 class _Flags(Struct, frozen=True):

@@ -12,7 +12,7 @@ nodes with their places → pieces of text to replace → the text, checked.
 import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import typer
@@ -38,9 +38,9 @@ from scheduler_core.installation.scheduler_config import (
 from scheduler_core.leadership.endpoint_slice import EXTENDER
 from scheduler_core.model.constraints import EXTENDER_RESOURCE
 
-_EXTENDERS: Final = "extenders"
-_PERCENTAGE: Final = "percentageOfNodesToScore"
-_NO_CLUSTER_IP: Final = frozenset({"", "None"})
+_EXTENDERS = "extenders"
+_PERCENTAGE = "percentageOfNodesToScore"
+_NO_CLUSTER_IP = frozenset({"", "None"})
 
 
 def scheduler_config(
@@ -56,8 +56,7 @@ def scheduler_config(
         bool, typer.Option("--scores", help="Also ask for scores of the nodes that fit.")
     ] = False,
     url_prefix: Annotated[
-        str,
-        typer.Option(metavar="URL", help="Where kube-scheduler calls the extender; then no cluster is read."),
+        str, typer.Option(metavar="URL", help="Where kube-scheduler calls the extender; then no cluster is read.")
     ] = "",
     tls: Annotated[  # noqa: FBT002 # --tls
         bool,

@@ -6,7 +6,7 @@ import shlex
 import socket
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import yaml
@@ -43,10 +43,10 @@ if TYPE_CHECKING:  # a command that does not serve needs none of it
 
     from app.runtime.server import HttpServer
 
-_MAX_EXAMPLE_NODES: Final = 12
-_ENV: Final = "LONGHORN_EXTENDER_"
+_MAX_EXAMPLE_NODES = 12
+_ENV = "LONGHORN_EXTENDER_"
 # The parameters that are settings of the extender, which may also change at run time.
-SETTINGS: Final = {
+SETTINGS = {
     "enabled": installation.ENABLED,
     "pod_scheduling_timeout": extender_settings.POD_SCHEDULING_TIMEOUT,
     "node_reservation_timeout": extender_settings.NODE_RESERVATION_TIMEOUT,
@@ -238,7 +238,7 @@ class CommandWithFile(TyperCommand):
             raise CoreError(f"{ctx.params['config']}: {config_key(name)}: {error}") from error
 
 
-COMMAND_CLASS: Final = CommandWithFile
+COMMAND_CLASS = CommandWithFile
 
 
 def serve(config: _Config = None, *, given: Flags) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from msgspec import Struct
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
     from rich import table as rich_table
 
 
-_SIZES: Final = ("WRITTEN", "SCHEDULED", "PROMISED", "FREE", "RESERVED", "SIZE")
-_CONDITION_STYLES: Final = {"open": "green", "partly closed": "yellow", "no disks": "dim"}
+_SIZES = ("WRITTEN", "SCHEDULED", "PROMISED", "FREE", "RESERVED", "SIZE")
+_CONDITION_STYLES = {"open": "green", "partly closed": "yellow", "no disks": "dim"}
 # Of a bar, each with its letter.
-_PARTS: Final = ("scheduled", "promised", "free", "reserved")
-_LETTERS: Final = "█▓░-"
-_ASCII_LETTERS: Final = "#+.-"
-_MIN_BAR: Final = 10
+_PARTS = ("scheduled", "promised", "free", "reserved")
+_LETTERS = "█▓░-"
+_ASCII_LETTERS = "#+.-"
+_MIN_BAR = 10
 # On a terminal longer states are folded, which leaves room for bars.
-_NARROW_STATE: Final = 24
+_NARROW_STATE = 24
 # On a narrower terminal states have no reasons.
-_REASON_WIDTH: Final = 130
-_MAX_BAR: Final = 60
-_UNLIMITED_WIDTH: Final = 2**12
+_REASON_WIDTH = 130
+_MAX_BAR = 60
+_UNLIMITED_WIDTH = 2**12
 
 
 class Subject(StrEnum):

@@ -6,7 +6,7 @@ what they have in common, and the steps of one order → JSON, tables, or a repo
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 from msgspec import Struct
@@ -29,16 +29,16 @@ from scheduler_core.predict.prediction import (
 )
 from scheduler_core.predict.situation import ExpansionOutcome, Situation
 
-_ORDERS: Final = cluster_source.Orders(20)
+_ORDERS = cluster_source.Orders(20)
 # Each is searched for about a tenth of a second.
-_MAX_REMEDIES: Final = 3
+_MAX_REMEDIES = 3
 # More remedies of nodes that must not be changed are not passed over.
-_MAX_AVOIDED: Final = 10
-_MAX_NODES: Final = 3
-_MAX_REASONS: Final = 2
-_ORDER_KEY: Final = "app.cli.what_if.order"
+_MAX_AVOIDED = 10
+_MAX_NODES = 3
+_MAX_REASONS = 2
+_ORDER_KEY = "app.cli.what_if.order"
 # The other parameters are named as their options.
-_OPTIONS: Final = {"setting": "set"}
+_OPTIONS = {"setting": "set"}
 
 
 class CommandWithOrder(TyperCommand):
@@ -91,7 +91,7 @@ class Changes(Struct, frozen=True):
         return [(name, next(texts[name])) for name in names if name in texts]
 
 
-COMMAND_CLASS: Final = CommandWithOrder
+COMMAND_CLASS = CommandWithOrder
 
 
 class WhatIf(Struct, frozen=True):

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from app.cli import cluster_source
 from app.cli.options import positive_bytes
@@ -19,9 +19,9 @@ from scheduler_core.predict.predicted_cluster import DAEMON_SET, STATEFUL_SET
 from scheduler_core.predict.situation import Change
 from scheduler_core.values import replace
 
-_MAX_COUNT: Final = 10_000
-_POD: Final = "Pod"
-_NAMESPACED: Final = frozenset({"PersistentVolumeClaim", "PodDisruptionBudget", *WORKLOAD_KINDS})
+_MAX_COUNT = 10_000
+_POD = "Pod"
+_NAMESPACED = frozenset({"PersistentVolumeClaim", "PodDisruptionBudget", *WORKLOAD_KINDS})
 
 
 class ChangeReader:

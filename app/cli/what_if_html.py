@@ -6,7 +6,6 @@ escaped there.
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
 
 from msgspec import Struct
 
@@ -17,15 +16,15 @@ from scheduler_core.model.quantity import format_bytes
 from scheduler_core.predict.prediction import Certainty, OrderPoint
 from scheduler_core.predict.situation import Origin
 
-_TEMPLATE: Final = "what_if_report.html"
-WIDTH: Final = 640
-HEIGHT: Final = 190
-_LEFT: Final = 74
-_RIGHT: Final = 12
-_TOP: Final = 14
-_BOTTOM: Final = 30
-_BAR_WIDTH: Final = 240
-_NICE: Final = (1, 2, 5)
+_TEMPLATE = "what_if_report.html"
+WIDTH = 640
+HEIGHT = 190
+_LEFT = 74
+_RIGHT = 12
+_TOP = 14
+_BOTTOM = 30
+_BAR_WIDTH = 240
+_NICE = (1, 2, 5)
 # Pairs of a step and the value, by step.
 Values = Sequence[tuple[int, int]]
 

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from functools import partial
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 import structlog
 from msgspec import Struct
@@ -33,10 +33,10 @@ from scheduler_core.disk_schedule import writes as disk_writes
 from scheduler_core.model.disk_schedule import DiskSchedule, RequestKind
 from scheduler_core.model.kube import condition
 
-_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
-_PENDING: Final = "pending"
-_STATES: Final = (_PENDING, "scheduled", "rejected")
-_NO_LIMIT: Final = frozenset(
+_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+_PENDING = "pending"
+_STATES = (_PENDING, "scheduled", "rejected")
+_NO_LIMIT = frozenset(
     {disk_writes.BEING_DELETED, disk_writes.DISK_MISSING, disk_writes.DISK_REPLACED, disk_writes.NODE_MISSING}
 )
 
@@ -129,7 +129,7 @@ class ControllerMetrics:
         self._working.set(now)
 
 
-_WORKERS: Final = 8
+_WORKERS = 8
 
 
 class ControllerContext(Struct, frozen=True):

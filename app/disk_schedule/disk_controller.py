@@ -10,7 +10,7 @@ without the requests of what runs on its disk.
 from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any
 
 import structlog
 
@@ -24,20 +24,14 @@ from scheduler_core.convert import disk_schedule as convert
 from scheduler_core.convert.leadership import version_precondition
 from scheduler_core.disk_schedule import reconcile as decisions
 from scheduler_core.disk_schedule.occupancy import NO_OCCUPANTS, DiskOccupancy, occupancy_by_disk
-from scheduler_core.model.disk_schedule import (
-    FINALIZER,
-    DiskSchedule,
-    DiskScheduleStatus,
-    Fault,
-    RequestKind,
-)
+from scheduler_core.model.disk_schedule import FINALIZER, DiskSchedule, DiskScheduleStatus, Fault, RequestKind
 from scheduler_core.model.longhorn import Node, Replica
 from scheduler_core.values import replace
 
 log = structlog.get_logger("controllers")
 
 # For which a small change of storageAvailable may be missing in the status.
-_MAX_DEFERRED: Final = 600.0
+_MAX_DEFERRED = 600.0
 
 
 class DiskController(Controller):
@@ -217,7 +211,7 @@ class Mirror(DiskController):
 
 
 # One UUID may be on several nodes, so there is one decision about all disks, and one key.
-_ALL_DISKS: Final = "all disks"
+_ALL_DISKS = "all disks"
 
 
 class NodeController(Controller):

@@ -7,7 +7,7 @@ and Replicas are kept together with the bytes they were read from, because every
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Final, Generic, TypeAlias, TypeVar, cast
+from typing import Generic, TypeAlias, TypeVar, cast
 
 import msgspec
 from msgspec import Struct
@@ -22,7 +22,7 @@ from scheduler_core.model import kube, longhorn
 from scheduler_core.model.disk_schedule import BackingImageCopies, Fault
 
 _Value = TypeVar("_Value")
-_NO_BYTES: Final = b""
+_NO_BYTES = b""
 
 
 class InformerObject(Struct, Generic[_Value], frozen=True):

@@ -18,7 +18,6 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from time import monotonic
-from typing import Final
 
 import msgspec
 import structlog
@@ -41,7 +40,7 @@ from scheduler_core.errors import CoreError
 from scheduler_core.leadership.election import ElectionTiming
 from scheduler_core.model.kube import FINISHED_PHASES
 
-_DEFINITION: Final = DISK_SCHEDULES.label
+_DEFINITION = DISK_SCHEDULES.label
 
 
 class Obstacle(Struct, frozen=True):
@@ -70,14 +69,14 @@ def _decode_definition(raw: bytes | msgspec.Raw) -> tuple[Key, str | None]:
     return name, name if longhorns else None
 
 
-MANAGER_PODS: Final = Obstacle(
+MANAGER_PODS = Obstacle(
     "pods of longhorn-manager",
     PODS,
     {"labelSelector": "app=longhorn-manager"},
     _decode_pod,
     "longhorn-manager runs here (pod {}) and allocates by itself; use --mirror to observe it",
 )
-LONGHORNS_DEFINITION: Final = Obstacle(
+LONGHORNS_DEFINITION = Obstacle(
     f"CustomResourceDefinition {_DEFINITION}",
     CRDS,
     {"fieldSelector": f"metadata.name={_DEFINITION}"},
@@ -138,11 +137,11 @@ async def refusal(client: KubeClient, namespace: str, *, mirror: bool) -> str:
 
 log = structlog.get_logger("controllers")
 
-LEASE: Final = "longhorn-disk-schedule"
-_COMPONENT: Final = "longhorn-disk-schedule"
-ORPHAN_SECONDS: Final = 300.0
-_ALLOCATING: Final = (NodeController, Allocator, VolumeController, ReplicaController, ImageController, OrphanController)
-_OBSERVING: Final = (NodeController, Mirror)
+LEASE = "longhorn-disk-schedule"
+_COMPONENT = "longhorn-disk-schedule"
+ORPHAN_SECONDS = 300.0
+_ALLOCATING = (NodeController, Allocator, VolumeController, ReplicaController, ImageController, OrphanController)
+_OBSERVING = (NodeController, Mirror)
 
 
 class ControllerOptions(Struct, frozen=True):

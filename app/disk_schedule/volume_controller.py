@@ -4,7 +4,6 @@ reconciles where copies of a backing image are made, and requests for their spac
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Final
 
 from app.disk_schedule.controller import Controller
 from app.disk_schedule.informer import ImageObject, InformerObject, Version, VolumeObject, condition_of
@@ -23,7 +22,7 @@ from scheduler_core.model.disk_schedule import BackingImageCopies, DiskSchedule,
 from scheduler_core.model.kube import Condition
 from scheduler_core.model.longhorn import Disk, Node, Replica
 
-_EXPANSION_REASONS: Final = frozenset(
+_EXPANSION_REASONS = frozenset(
     {disk_writes.EXPANSION_PENDING, disk_writes.EXPANSION_GRANTED, disk_writes.EXPANSION_REJECTED}
 )
 

@@ -8,7 +8,7 @@ what exists.
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import datetime
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from app.disk_schedule.informer import (
     ImageObject,
@@ -37,9 +37,9 @@ from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.values import replace
 
 _Value = TypeVar("_Value")
-_MAX_AGE: Final = 0.25
-_OPTIONAL: Final = frozenset({resources.LONGHORN_BACKING_IMAGES})
-_HINTS: Final[Mapping[Resource, str]] = {
+_MAX_AGE = 0.25
+_OPTIONAL = frozenset({resources.LONGHORN_BACKING_IMAGES})
+_HINTS: Mapping[Resource, str] = {
     resources.DISK_SCHEDULES: "kubectl create -k manifests/crd",
     resources.LONGHORN_NODES: "is Longhorn installed?",
 }

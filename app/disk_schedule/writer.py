@@ -20,7 +20,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import structlog
 from msgspec import Struct, field
@@ -45,9 +45,9 @@ Decide = Callable[[InformerObject[DiskSchedule], DiskSchedule], Awaitable[Mappin
 """Returns the body to write, None if the version is up to date."""
 
 # A writer that is faster every time has written this often within one call of ours each.
-_MAX_ATTEMPTS: Final = 12
+_MAX_ATTEMPTS = 12
 # The conflict proves that there is a newer version: a watch that does not show it by then is not connected.
-_WATCH_TIMEOUT: Final = 2.0
+_WATCH_TIMEOUT = 2.0
 
 
 class _Disk(Struct):
@@ -184,8 +184,8 @@ def _entry(schedule: DiskSchedule, write: disk_writes.SetRequirement) -> tuple[o
 
 log = structlog.get_logger("controllers")
 
-_OBJECTS: Final = {RequestKind.REPLICA: LONGHORN_REPLICAS, RequestKind.BACKING_IMAGE: LONGHORN_BACKING_IMAGES}
-_MAX_LABEL_LENGTH: Final = 63
+_OBJECTS = {RequestKind.REPLICA: LONGHORN_REPLICAS, RequestKind.BACKING_IMAGE: LONGHORN_BACKING_IMAGES}
+_MAX_LABEL_LENGTH = 63
 
 
 class NotNowError(CoreError):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import structlog
 from cryptography import x509
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("certificate")
 
-UNREADABLE: Final = (
+UNREADABLE = (
     ValueError,
     TypeError,
     UnsupportedAlgorithm,
@@ -41,11 +41,11 @@ UNREADABLE: Final = (
     x509.InvalidVersion,
     x509.UnsupportedGeneralNameType,
 )
-_NO_OTHER_USAGE: Final = dict.fromkeys(
+_NO_OTHER_USAGE = dict.fromkeys(
     ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only", "decipher_only"),
     False,
 )
-_READS: Final = 5
+_READS = 5
 _Contents = tuple[bytes | str, ...]
 
 

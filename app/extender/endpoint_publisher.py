@@ -11,7 +11,6 @@ for nothing.
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
 
 import structlog
 
@@ -27,13 +26,13 @@ from scheduler_core.leadership import endpoint_slice as slices
 log = structlog.get_logger("publishing")
 live_log = structlog.get_logger("live")
 
-CALL_SECONDS: Final = 5.0
-_TRIES: Final = 6
+CALL_SECONDS = 5.0
+_TRIES = 6
 # The end of the process must not wait for it: a successor overwrites the address.
-WITHDRAW_TIMEOUT: Final = 1.0
-RETRY_INTERVAL: Final = 2.0
+WITHDRAW_TIMEOUT = 1.0
+RETRY_INTERVAL = 2.0
 # The EndpointSlice may be edited or deleted by hand, so one GET checks it at this interval.
-RECHECK_INTERVAL: Final = 10.0
+RECHECK_INTERVAL = 10.0
 
 
 class EndpointPublisher:
@@ -188,8 +187,8 @@ class PublishedService:
 
 
 # A process that does not lead has no term.
-_ANY_TERM: Final = 0
-_NO_ADDRESS: Final = "there is no address that API servers could call; see --advertise"
+_ANY_TERM = 0
+_NO_ADDRESS = "there is no address that API servers could call; see --advertise"
 
 
 class GuardEndpoint:

@@ -17,7 +17,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import structlog
 from msgspec import Struct
@@ -40,16 +40,16 @@ from scheduler_core.packing.budget import Budget
 log = structlog.get_logger("guard")
 
 # The webhook's timeoutSeconds is 1; the rest is for the way there and back.
-ANSWER_SECONDS: Final = 0.7
+ANSWER_SECONDS = 0.7
 # A placement that was not written by then was given up.
-ALLOWANCE_LIFETIME: Final = 60.0
+ALLOWANCE_LIFETIME = 60.0
 # Every client that reaches the webhook's port can make up placements.
-MAX_ALLOWANCES: Final = 10_000
-_TICK_SECONDS: Final = 0.25
+MAX_ALLOWANCES = 10_000
+_TICK_SECONDS = 0.25
 # So long this process reads what was written before it decides, after it stood still for a tick or took over.
-CATCH_UP_SECONDS: Final = 2.0
+CATCH_UP_SECONDS = 2.0
 # A watch shows a placement within this time after it was answered.
-UNSEEN_SECONDS: Final = 0.25
+UNSEEN_SECONDS = 0.25
 
 
 class _Allowance(Struct, frozen=True):

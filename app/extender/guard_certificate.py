@@ -14,7 +14,7 @@ from base64 import b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 import structlog
@@ -50,30 +50,30 @@ from scheduler_core.leadership.endpoint_slice import PLACEMENT_GUARD
 log = structlog.get_logger("certificate")
 
 # Also the organization in every certificate of this module, which tells them from those of others.
-NAME: Final = PLACEMENT_GUARD.name
-WEBHOOK: Final = "placement-guard.longhorn-scheduler-extender.longhorn.io"
-STANDBY_WEBHOOK: Final = "placement-guard-standby.longhorn-scheduler-extender.longhorn.io"
-WEBHOOKS: Final = frozenset({WEBHOOK, STANDBY_WEBHOOK})
-CERT_MANAGER: Final = "cert-manager.io/certificate-name"
-AUTHORITY_VALIDITY: Final = timedelta(days=3650)
-SERVING_VALIDITY: Final = timedelta(days=90)
+NAME = PLACEMENT_GUARD.name
+WEBHOOK = "placement-guard.longhorn-scheduler-extender.longhorn.io"
+STANDBY_WEBHOOK = "placement-guard-standby.longhorn-scheduler-extender.longhorn.io"
+WEBHOOKS = frozenset({WEBHOOK, STANDBY_WEBHOOK})
+CERT_MANAGER = "cert-manager.io/certificate-name"
+AUTHORITY_VALIDITY = timedelta(days=3650)
+SERVING_VALIDITY = timedelta(days=90)
 # Clocks of nodes differ, and a certificate is used at once.
-CLOCK_SKEW: Final = timedelta(hours=1)
+CLOCK_SKEW = timedelta(hours=1)
 # For the serving certificate 30 days before its end. The alert two weeks before the end thus means that renewing fails.
-_RENEWED_AFTER: Final = 2 / 3
+_RENEWED_AFTER = 2 / 3
 # How long API servers may take until they trust a new authority.
-TRUSTED_AFTER: Final = timedelta(seconds=20)
-CALL_SECONDS: Final = 5.0
-_CHECK_INTERVAL: Final = 10.0
-RETRY_INTERVAL: Final = 2.0
+TRUSTED_AFTER = timedelta(seconds=20)
+CALL_SECONDS = 5.0
+_CHECK_INTERVAL = 10.0
+RETRY_INTERVAL = 2.0
 # How soon it is noticed that the guard is switched on.
-_IDLE_INTERVAL: Final = 1.0
-_MANIFESTS: Final = "apply manifests/base"
+_IDLE_INTERVAL = 1.0
+_MANIFESTS = "apply manifests/base"
 # The keys of a Secret of the type kubernetes.io/tls, as cert-manager writes them, and the authority's key.
-AUTHORITIES_KEY: Final = "ca.crt"
-AUTHORITY_KEY_KEY: Final = "ca.key"
-CHAIN_KEY: Final = "tls.crt"
-SERVING_KEY_KEY: Final = "tls.key"
+AUTHORITIES_KEY = "ca.crt"
+AUTHORITY_KEY_KEY = "ca.key"
+CHAIN_KEY = "tls.crt"
+SERVING_KEY_KEY = "tls.key"
 
 
 @dataclass(frozen=True, slots=True)

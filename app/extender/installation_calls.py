@@ -12,7 +12,7 @@ import asyncio
 import secrets
 import ssl
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import aiohttp
 import msgspec
@@ -29,11 +29,11 @@ from scheduler_core.leadership.endpoint_slice import EXTENDER
 from scheduler_core.longhorn.csi_driver import DRIVER
 from scheduler_core.model.installation import DEFAULT_SCHEDULER, InstalledPod, ServiceAddress
 
-EXTENDER_PODS: Final = {"labelSelector": f"app.kubernetes.io/name={EXTENDER.name}"}
+EXTENDER_PODS = {"labelSelector": f"app.kubernetes.io/name={EXTENDER.name}"}
 # kubeadm and RKE2 label their static pods so, which the kubelet mirrors.
-_STATIC_POD: Final = {"labelSelector": "component=kube-scheduler"}
-_NAMESPACE: Final = "kube-system"
-_VERSION: Final = "/version"
+_STATIC_POD = {"labelSelector": "component=kube-scheduler"}
+_NAMESPACE = "kube-system"
+_VERSION = "/version"
 _Value = TypeVar("_Value")
 
 
@@ -95,10 +95,10 @@ async def _pods(
     return [convert(raw) async for page in pages(client, path, query) for raw in page.items]
 
 
-_TIMEOUT: Final = 10.0
-_HEADERS: Final = {NO_BROWSER: "command"}
+_TIMEOUT = 10.0
+_HEADERS = {NO_BROWSER: "command"}
 # A URL may lead to another server. The extender's own answers have at most some MB.
-_MAX_BODY: Final = 64 * 2**20
+_MAX_BODY = 64 * 2**20
 # GETs a path, such as "state", and returns the body; raises ApiError for every other answer than 200.
 Ask = Callable[[str], Awaitable[bytes]]
 
@@ -199,10 +199,10 @@ async def leader_call(client: KubeClient, namespace: str) -> Ask:
     return proxy_call(client, leader)
 
 
-_INTERVAL: Final = 0.25
+_INTERVAL = 0.25
 # Until the controllers have made the ServiceAccount of a new namespace.
-_ACCOUNT_TIMEOUT: Final = 20.0
-_DELETE_TIMEOUT: Final = 10.0
+_ACCOUNT_TIMEOUT = 20.0
+_DELETE_TIMEOUT = 10.0
 
 
 class ProbeOptions(Struct, frozen=True):

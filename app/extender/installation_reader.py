@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -27,15 +27,15 @@ from scheduler_core.model.installation import DEFAULT_SCHEDULER, InstalledPod, P
 from scheduler_core.model.kube import StorageClass
 from scheduler_core.values import replace
 
-_REVIEWS: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
-_SYSTEM_NAMESPACE: Final = "kube-system"
+_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+_SYSTEM_NAMESPACE = "kube-system"
 # Of pods that are only tried: every cluster has it.
-_TRIAL_NAMESPACE: Final = "default"
-_EVENT_AGE: Final = timedelta(hours=1)
-_EXPIRY_METRIC: Final = re.compile(
+_TRIAL_NAMESPACE = "default"
+_EVENT_AGE = timedelta(hours=1)
+_EXPIRY_METRIC = re.compile(
     rb"^longhorn_scheduler_extender_placement_guard_certificate_expiry_timestamp_seconds (\S+)", re.M
 )
-_ERROR: Final = re.compile(r'\{"error": ?"(.*)"\}')
+_ERROR = re.compile(r'\{"error": ?"(.*)"\}')
 _Value = TypeVar("_Value")
 
 
@@ -324,7 +324,7 @@ async def _report(ask: installation_calls.Ask, *, probes_only: bool) -> ProcessR
 
 
 # Objects that a request names before a cache has them.
-_FETCHED: Final = (
+_FETCHED = (
     resources.CLAIMS,
     resources.PERSISTENT_VOLUMES,
     resources.PODS,
@@ -344,7 +344,7 @@ def _cache_permissions(resource: resources.Resource) -> list[Permission]:
     return _permissions(resource, *verbs, everywhere=resource.group != resources.LONGHORN_NODES.group)
 
 
-PERMISSIONS: Final = (
+PERMISSIONS = (
     *(permission for entry in cluster_cache.WATCHED for permission in _cache_permissions(entry.resource)),
     # Nudges.
     *_permissions(resources.PODS, "patch", everywhere=True),

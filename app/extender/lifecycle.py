@@ -13,7 +13,7 @@ import asyncio
 import math
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from operator import is_not
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import structlog
 from msgspec import Struct
@@ -36,11 +36,11 @@ from scheduler_core.offers.handover_record import HandoverRecord, RecordError
 
 log = structlog.get_logger("live")
 
-NAME: Final = EXTENDER.name
+NAME = EXTENDER.name
 # How long a former leader keeps the Lease without answering, so that its last decisions become visible.
-SILENT_SECONDS: Final = 5.0
+SILENT_SECONDS = 5.0
 # How long a new leader waits for what its predecessor had seen, before it finds out what else has happened, which takes a second.
-_REACH_SECONDS: Final = 0.5
+_REACH_SECONDS = 0.5
 
 
 class ExtenderParts(Struct, frozen=True):

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 from msgspec import Struct
@@ -25,11 +25,11 @@ if TYPE_CHECKING:  # the Kubernetes client takes a second to import; a snapshot 
     from app.kube.reflector import CacheStatus
 
 # From what a small cluster takes to bind a pod, to the longest time-out an administrator may set.
-WAIT_BUCKETS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 7.5, 10.0, 30.0, 60.0, 300.0)
-_BOOLEANS: Final = ("false", "true")
-_SOURCES: Final = tuple(source.name.lower() for source in DemandSource)
+WAIT_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 7.5, 10.0, 30.0, 60.0, 300.0)
+_BOOLEANS = ("false", "true")
+_SOURCES = tuple(source.name.lower() for source in DemandSource)
 # A narrowed offer has not ended.
-_OFFER_ENDS: Final = tuple(kind.value for kind in OutcomeKind if kind is not OutcomeKind.NARROWED)
+_OFFER_ENDS = tuple(kind.value for kind in OutcomeKind if kind is not OutcomeKind.NARROWED)
 
 
 class Outstanding(Struct, frozen=True):
@@ -45,7 +45,7 @@ class Outstanding(Struct, frozen=True):
     oldest_waiting_pod_seconds: float
 
 
-_OUTSTANDING: Final = {
+_OUTSTANDING = {
     "offers": "Pods with an outstanding offer: kube-scheduler has an answer, and no decision was observed yet",
     "hopeless_demands": "Demands without room on their node in addition to older ones",
     "misplaced_volumes": "Volumes that Longhorn placed elsewhere when they were fresh, and that are not on their pod's node yet",

@@ -14,7 +14,6 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Final
 
 import structlog
 from prometheus_client.core import Metric
@@ -30,13 +29,13 @@ from scheduler_core.predict import node_loss, predicted_cluster
 
 log = structlog.get_logger("node losses")
 
-ROUND_INTERVAL: Final = 30.0
-ORDERS: Final = 3
+ROUND_INTERVAL = 30.0
+ORDERS = 3
 # A leader soon knows about so many nodes.
-FIRST_NODES: Final = 100
-_FIRST_REST: Final = 2.0
+FIRST_NODES = 100
+_FIRST_REST = 2.0
 # Seconds of rest for each second of work. With what the rests cost it takes a tenth of the time.
-_REST: Final = 10.0
+_REST = 10.0
 
 
 class NodeLosses:
@@ -123,8 +122,8 @@ def _fullness(snapshot: Snapshot, name: str) -> float:
     return sum(disk.storage_scheduled for disk in disks) / size if size > 0 else 0.0
 
 
-_DISK_LABELS: Final = ("node", "disk")
-_DISK_SIZES: Final = {
+_DISK_LABELS = ("node", "disk")
+_DISK_SIZES = {
     "maximum": "Size of the disk",
     "reserved": "What Longhorn leaves to other programs",
     "scheduled": "Sizes of the replicas and images in Longhorn's status",
@@ -132,7 +131,7 @@ _DISK_SIZES: Final = {
     "free": "What replicas may still take by the rules; negative while the limit is exceeded",
     "written": "What files take, those of other programs included",
 }
-_NO_DISKS: Final = CapacityReport((), {}, {})
+_NO_DISKS = CapacityReport((), {}, {})
 
 
 def capacity_metrics(state: ClusterState | None, *, with_disks: bool) -> Iterable[Metric]:

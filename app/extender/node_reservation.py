@@ -15,7 +15,6 @@ than the proposal says: nodes stay reserved for that long, and so does the node 
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
 
 import structlog
 
@@ -33,9 +32,9 @@ log = structlog.get_logger("reservation")
 
 # Binding, provisioning and attaching take longer than the API server needs to come back. So the previous leader's decisions are
 # remembered for this long at least, and so is what is decided this long after a take-over.
-ADOPTED_SECONDS: Final = 60.0
+ADOPTED_SECONDS = 60.0
 # How late a replica may be noticed that the node listed before this process was notified.
-_RECHECK_INTERVAL: Final = 0.25
+_RECHECK_INTERVAL = 0.25
 
 
 class NodeReservations:

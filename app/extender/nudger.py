@@ -14,7 +14,6 @@ import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from datetime import UTC, datetime
-from typing import Final
 
 import structlog
 from msgspec import Struct, field
@@ -38,19 +37,19 @@ from scheduler_core.volumes.resolve import exceeds_attach_limit, missing_storage
 log = structlog.get_logger("nudge")
 
 # Memory is bounded; further pods wait for kube-scheduler's own retries, up to five minutes.
-MAX_REMEMBERED: Final = 5000
-_MAX_CANDIDATE_LISTS: Final = 100
-TURN_INTERVAL: Final = 0.25
+MAX_REMEMBERED = 5000
+_MAX_CANDIDATE_LISTS = 100
+TURN_INTERVAL = 0.25
 # Some space becomes free by time alone, without any event.
-REVIEW_INTERVAL: Final = 30.0
+REVIEW_INTERVAL = 30.0
 # kube-scheduler waits for answers to its own requests on the same event loop.
-MAX_DECISIONS: Final = 100
-TURN_SECONDS: Final = 0.05
+MAX_DECISIONS = 100
+TURN_SECONDS = 0.05
 # How far a watch may be behind kube-scheduler's request about a new pod.
-UNSEEN_SECONDS: Final = 60.0
-CALL_SECONDS: Final = 5.0
+UNSEEN_SECONDS = 60.0
+CALL_SECONDS = 5.0
 # Another pod of the same name has another UID, which a patch cannot change: Invalid, or Conflict.
-_PERHAPS_ANOTHER_POD: Final = (409, 422)
+_PERHAPS_ANOTHER_POD = (409, 422)
 
 
 class RefusedPod(Struct, eq=False):

@@ -11,7 +11,6 @@ overwrite its successor's record.
 import asyncio
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
 
 import msgspec
 import structlog
@@ -26,21 +25,21 @@ from scheduler_core.values import replace
 
 log = structlog.get_logger("handover")
 
-CONFIG_MAP: Final = "longhorn-scheduler-extender-offers"
-KEY: Final = "offers"
-CALL_SECONDS: Final = 2.0
+CONFIG_MAP = "longhorn-scheduler-extender-offers"
+KEY = "offers"
+CALL_SECONDS = 2.0
 # An API server waits for a review meanwhile.
-READ_SECONDS: Final = 0.3
+READ_SECONDS = 0.3
 # Enough for two calls, and little of what a pod has to end.
-FINAL_SECONDS: Final = 4.0
+FINAL_SECONDS = 4.0
 # At most three writes a second.
-_WRITE_INTERVAL: Final = 0.35
+_WRITE_INTERVAL = 0.35
 # The successor of a killed leader sees in the cluster why most offers have ended.
-_ENDS_INTERVAL: Final = 5.0
-_FAILURE_INTERVAL: Final = 5.0
+_ENDS_INTERVAL = 5.0
+_FAILURE_INTERVAL = 5.0
 # etcd keeps every version for minutes.
-_BYTES_PER_SECOND: Final = 128 * 1024
-_TRIES: Final = 3
+_BYTES_PER_SECOND = 128 * 1024
+_TRIES = 3
 
 
 class _Metadata(msgspec.Struct, rename="camel"):

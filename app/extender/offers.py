@@ -13,7 +13,7 @@ import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import structlog
 from msgspec import Struct
@@ -44,17 +44,17 @@ from scheduler_core.volumes.resolve import PodVolume
 log = structlog.get_logger("offers")
 
 # kube-scheduler's loop is single: a long wait stops the whole cluster.
-MAX_WAIT: Final = 0.25
+MAX_WAIT = 0.25
 # kube-scheduler shows its decision within 3.2 s in a burst of 200 pods, at its default client limits.
-SETTLE_TIMEOUT: Final = 5.0
+SETTLE_TIMEOUT = 5.0
 # How long accepted requests may take once the process is to end; those that take longer are refused.
-ANSWER_TIMEOUT: Final = 3.0
+ANSWER_TIMEOUT = 3.0
 # A record may have 3,000 offers, whose pods are all resolved again; the event loop must go on meanwhile.
-_OFFERS_PER_TURN: Final = 32
-_RECHECK_INTERVAL: Final = 0.1
-_RESTART_INTERVAL: Final = 1.0
+_OFFERS_PER_TURN = 32
+_RECHECK_INTERVAL = 0.1
+_RESTART_INTERVAL = 1.0
 # If the cluster changes faster than a pod can be decided about, the nodes that changed are left out.
-_MAX_TRIES: Final = 3
+_MAX_TRIES = 3
 
 
 class _Answer(Struct, frozen=True):

@@ -17,7 +17,6 @@ import asyncio
 from collections.abc import Callable
 from enum import Enum
 from functools import partial
-from typing import Final
 
 import structlog
 from msgspec import Struct
@@ -37,11 +36,11 @@ from scheduler_core.volumes.existing_replicas import decided_node, unlisted_volu
 log = structlog.get_logger("placements")
 
 # In a burst demand changes all the time, and each round makes a state of the cluster and evaluates every changed node.
-INTERVAL: Final = 1.0
+INTERVAL = 1.0
 # Longhorn tries again every 30 s to place a replica that did not fit.
-MAX_PLACEMENT_SECONDS: Final = 300.0
+MAX_PLACEMENT_SECONDS = 300.0
 # A log line names this many volumes; their number is logged too.
-_MAX_VOLUMES_LOGGED: Final = 50
+_MAX_VOLUMES_LOGGED = 50
 
 
 class _FollowEnd(Enum):

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import structlog
 from msgspec import Struct
@@ -46,19 +46,19 @@ if TYPE_CHECKING:  # the Kubernetes client takes a second to import; a snapshot 
 
 log = structlog.get_logger("status")
 
-MIN_AGE: Final = 1.0
+MIN_AGE = 1.0
 # A page has 50 ms. In a small cluster most results are there by then; a page that lacks rows is loaded again after a second.
-_WAIT: Final = 0.02
-MAX_REMEDIES: Final = 3
+_WAIT = 0.02
+MAX_REMEDIES = 3
 # What `cluster_without_scheduling` has, and what it has not: `serve` watches what its own decisions read.
-COMPARED: Final = (
+COMPARED = (
     "space and tags of disks",
     "Longhorn's rules for replicas and volumes",
     "cordoned nodes",
     "pods without a controller",
     "Longhorn's node-drain-policy",
 )
-NOT_COMPARED: Final = (
+NOT_COMPARED = (
     "CPU and memory",
     "taints",
     "node selectors and affinity",
@@ -66,11 +66,11 @@ NOT_COMPARED: Final = (
     "host ports",
     "PodDisruptionBudgets of workloads",
 )
-_ORDERS: Final = 5
+_ORDERS = 5
 # Each takes about 1 ms in a cluster of 100 nodes.
-_MAX_DECISIONS: Final = 300
-_MAX_PODS: Final = 1000
-_MAX_DRAINS: Final = 16
+_MAX_DECISIONS = 300
+_MAX_PODS = 1000
+_MAX_DRAINS = 16
 _Key = TypeVar("_Key", bound=Hashable)
 _Result = TypeVar("_Result")
 

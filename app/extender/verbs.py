@@ -5,7 +5,7 @@ only the nodes that the predicates leave. Nodes are scored by the classic rules 
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import Protocol
 
 import structlog
 from msgspec import Struct
@@ -26,7 +26,7 @@ from scheduler_core.offers.handover_record import HandoverRecord
 log = structlog.get_logger("filter")
 
 # They are made one at a time, and each that waits keeps its request in memory.
-MAX_EXPLANATIONS: Final = 16
+MAX_EXPLANATIONS = 16
 
 
 class Decider(Protocol):

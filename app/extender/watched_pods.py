@@ -7,7 +7,6 @@ delivered lately, or with all that is gathered meanwhile.
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
 
 from msgspec import Struct
 
@@ -19,8 +18,8 @@ from scheduler_core.offers.outstanding_offer import OFFER_LIFETIME
 
 # After a look, changes are gathered for the shorter time while a request waits for them, and for both times while none does. Each look
 # makes a state of the cluster, and a burst delivers dozens of changes for each pod. A request that is decided looks at them anyway.
-_GATHER_SECONDS: Final = 0.02
-_MORE_GATHER_SECONDS: Final = 0.25
+_GATHER_SECONDS = 0.02
+_MORE_GATHER_SECONDS = 0.25
 
 
 class WatchedPod(Struct):

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from app.memory_budget import memory_limit
 from scheduler_core.model.quantity import format_bytes
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     import aiohttp
 
 # Of the process's memory: all bodies that are being received together, and one event of each of some fifteen watches.
-_BODIES: Final = 4
-_EVENT: Final = 64
+_BODIES = 4
+_EVENT = 64
 # An object has at most a few megabytes, unless etcd is configured otherwise.
-_MIN_EVENT: Final = 8 * 1024**2
+_MIN_EVENT = 8 * 1024**2
 
 
 def resident_memory() -> int:

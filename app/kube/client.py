@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from importlib.metadata import version
 from time import monotonic
-from typing import Any, Final, Self
+from typing import Any, Self
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 from weakref import WeakSet
@@ -37,29 +37,21 @@ from app.kube.answer_memory import AnswerMemory, AnswerTooLargeError
 from scheduler_core import backoff, errors
 from scheduler_core.convert.leadership import SELF_REVIEW, owner_references, with_owners
 
-CALL_TIMEOUT: Final = 10.0
+CALL_TIMEOUT = 10.0
 # As in client-go's pager.
-PAGE_SIZE: Final = 500
-LIST_TIMEOUT: Final = 60.0
-MERGE_PATCH: Final = "application/merge-patch+json"
-STRATEGIC_MERGE_PATCH: Final = "application/strategic-merge-patch+json"
+PAGE_SIZE = 500
+LIST_TIMEOUT = 60.0
+MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
 
-_NONE: Final[Mapping[str, str]] = {}
-_MAX_CONNECTIONS: Final = 100
+_NONE: Mapping[str, str] = {}
+_MAX_CONNECTIONS = 100
 # How often `close` checks whether the event loop has closed the sockets that were shut down: a few times, unless the loop is busy.
-_CLOSE_CHECK_INTERVAL: Final = 0.005
-_MAX_CLOSE_CHECKS: Final = 100
+_CLOSE_CHECK_INTERVAL = 0.005
+_MAX_CLOSE_CHECKS = 100
 # Raised by the client for missing or wrong credentials; it also reads tokens and runs plugins before later calls.
-_CREDENTIAL_ERRORS: Final = (
-    config.ConfigException,
-    OSError,
-    ValueError,
-    TypeError,
-    KeyError,
-    AttributeError,
-    yaml.YAMLError,
-)
-_CONNECTION_ERRORS: Final = (TimeoutError, aiohttp.ClientError, OSError)
+_CREDENTIAL_ERRORS = (config.ConfigException, OSError, ValueError, TypeError, KeyError, AttributeError, yaml.YAMLError)
+_CONNECTION_ERRORS = (TimeoutError, aiohttp.ClientError, OSError)
 
 
 class ConnectError(errors.CoreError):
@@ -420,7 +412,7 @@ async def _page(client: KubeClient, path: str, query: Mapping[str, str]) -> _Lis
         raise ApiError(f"GET {path}", 200, "", f"the answer is no list of objects: {error}") from error
 
 
-_REVIEWS: Final = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+_REVIEWS = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 
 
 async def create_owned(client: KubeClient, path: str, namespace: str, body: Mapping[str, Any], seconds: float) -> bytes:

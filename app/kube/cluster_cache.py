@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 import structlog
@@ -45,18 +45,18 @@ from scheduler_core.model.snapshot import Snapshot
 log = structlog.get_logger("cache")
 
 # Bounds a single GET on the way to an answer: kube-scheduler waits for it.
-FETCH_TIMEOUT: Final = 2.0
-_REACH_CHECK_INTERVAL: Final = 0.01
+FETCH_TIMEOUT = 2.0
+_REACH_CHECK_INTERVAL = 0.01
 # The rules that read the time count seconds.
-_CLOCK_STEP: Final = timedelta(seconds=0.1)
+_CLOCK_STEP = timedelta(seconds=0.1)
 ObjectKey = tuple[str, Key]
 ChangeObserver = Callable[[object | None, object | None], None]
 """Receives an object as it was, and as a watch delivers it. None: it did not exist, or was deleted."""
 
 # If one replica were left out, its volume would look unplaced. A missing object of any other kind only causes refusals.
-_NEVER_UNREADABLE: Final = frozenset({"replicas"})
+_NEVER_UNREADABLE = frozenset({"replicas"})
 # Where a missing object is fetched, by what the core's errors call its kind.
-_FETCH_RESOURCES: Final[Mapping[str, Resource]] = {
+_FETCH_RESOURCES: Mapping[str, Resource] = {
     "PersistentVolumeClaim": resources.CLAIMS,
     "PersistentVolume": resources.PERSISTENT_VOLUMES,
     "Longhorn volume": resources.LONGHORN_VOLUMES,
@@ -266,11 +266,11 @@ class WatchedKind(Struct, frozen=True):
         return longhorn if self.resource.group == LONGHORN_NODES.group else ""
 
 
-DISRUPTION_BUDGETS: Final = WatchedKind(resources.DISRUPTION_BUDGETS, required=False)
-CSI_NODES: Final = WatchedKind(resources.CSI_NODES, required=False)
+DISRUPTION_BUDGETS = WatchedKind(resources.DISRUPTION_BUDGETS, required=False)
+CSI_NODES = WatchedKind(resources.CSI_NODES, required=False)
 """Predictions read both, and `serve` reads neither: they are part of a snapshot only."""
 
-WATCHED: Final = (
+WATCHED = (
     WatchedKind(resources.NODES),
     WatchedKind(resources.PODS),
     WatchedKind(resources.CLAIMS),
@@ -292,15 +292,13 @@ WATCHED: Final = (
 
 
 # The settings that decisions read; others may hold addresses and names that should stay private.
-SETTINGS: Final = frozenset({ENABLED, NODE_RESERVATION_TIMEOUT, POD_SCHEDULING_TIMEOUT, *FIELDS_BY_SETTING})
-_NO_NAMESPACES: Final = "namespaces cannot be listed, so a namespaceSelector of a pod selects none"
-_NO_BUDGETS: Final = (
-    "poddisruptionbudgets.policy cannot be listed, so that what-if predicts evictions as if there were none"
-)
-_NO_CSI_NODES: Final = (
+SETTINGS = frozenset({ENABLED, NODE_RESERVATION_TIMEOUT, POD_SCHEDULING_TIMEOUT, *FIELDS_BY_SETTING})
+_NO_NAMESPACES = "namespaces cannot be listed, so a namespaceSelector of a pod selects none"
+_NO_BUDGETS = "poddisruptionbudgets.policy cannot be listed, so that what-if predicts evictions as if there were none"
+_NO_CSI_NODES = (
     "csinodes.storage.k8s.io cannot be listed, so that Longhorn's CSI driver counts as registered on every node"
 )
-_NO_STATEFUL_SETS: Final = "statefulsets.apps cannot be listed, so that what-if predicts the pods of every StatefulSet as created one after the other"
+_NO_STATEFUL_SETS = "statefulsets.apps cannot be listed, so that what-if predicts the pods of every StatefulSet as created one after the other"
 Report = Callable[[str], None]
 Redact = Callable[[bytes | msgspec.Raw], dict[str, Any]]
 

@@ -8,7 +8,7 @@ needs it. The cost is proportional to the changes.
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial, reduce
 from operator import attrgetter
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import msgspec
 import structlog
@@ -29,7 +29,7 @@ from scheduler_core.model.kube import Pod
 log = structlog.get_logger("policy")
 
 # With more pending changes the state is built from scratch: a follower may not need it for weeks.
-_MAX_PENDING: Final = 10_000
+_MAX_PENDING = 10_000
 
 
 class CacheObserver(Protocol):
@@ -64,8 +64,8 @@ def _decode_pod(raw: bytes | msgspec.Raw) -> tuple[Key, generic.PendingPod | Non
     return pending.pod.namespaced_name, pending
 
 
-_NAME: Final = attrgetter("name")
-_NAMESPACED_NAME: Final = attrgetter("namespace", "name")
+_NAME = attrgetter("name")
+_NAMESPACED_NAME = attrgetter("namespace", "name")
 
 
 class _Kind(Struct, frozen=True):
@@ -86,7 +86,7 @@ def _controller_kind(resource: Resource, kind: Fields[Controller]) -> _Kind:
     )
 
 
-_KINDS: Final[Mapping[str, _Kind]] = {
+_KINDS: Mapping[str, _Kind] = {
     "nodes": _Kind(
         resources.NODES,
         partial(_decode, generic.NODE, _NAME),

@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from enum import Enum, StrEnum
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import aiohttp
 import msgspec
@@ -31,24 +31,24 @@ from scheduler_core.model.quantity import format_bytes
 
 log = structlog.get_logger("watch")
 
-SILENCE_TIMEOUT: Final = 90.0
+SILENCE_TIMEOUT = 90.0
 # More than the minute between bookmarks: a watch that is only idle must not count as behind.
-QUIET_SECONDS: Final = 70.0
+QUIET_SECONDS = 70.0
 # At random between them, so that the watches of all kinds do not end at one moment.
-WATCH_SECONDS: Final = (240, 290)
+WATCH_SECONDS = (240, 290)
 # For a kind in which nothing happens: everything has been delivered when a watch ends at its time-out.
-CATCH_UP_SECONDS: Final = 1
+CATCH_UP_SECONDS = 1
 # If a watch lasted for this share of its `timeoutSeconds`, the API server ended it at its time-out.
-_FULL_WATCH_SHARE: Final = 0.9
+_FULL_WATCH_SHARE = 0.9
 # The API server ends a watch at its `timeoutSeconds`. Only one that has not done so by then is cut off from here.
-_GRACE_SECONDS: Final = 15.0
-_BACKOFF: Final = Backoff(0.2, 5.0)
+_GRACE_SECONDS = 15.0
+_BACKOFF = Backoff(0.2, 5.0)
 # A definition may be installed at any time; that it is missing is no failure, for which pauses would grow.
-_MISSING_RETRY_INTERVAL: Final = 5.0
+_MISSING_RETRY_INTERVAL = 5.0
 # A watch that ends sooner, without an event, does not prove that the connection works.
-_MIN_SOUND_SECONDS: Final = 1.0
-_EVENTS_PER_TURN: Final = 64
-_NO_SELECTORS: Final[Mapping[str, str]] = {}
+_MIN_SOUND_SECONDS = 1.0
+_EVENTS_PER_TURN = 64
+_NO_SELECTORS: Mapping[str, str] = {}
 
 Key = str | tuple[str, str]
 _Value = TypeVar("_Value")

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -26,9 +26,9 @@ from scheduler_core.model.generic import Namespace, Node, PodKey
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import Snapshot
 
-STDIN: Final = "-"
+STDIN = "-"
 # `longhorn-extender snapshot` writes them for `explain` and predictions.
-_SILENTLY_IGNORED: Final = frozenset({("Namespace", ""), ("StatefulSet", "apps")})
+_SILENTLY_IGNORED = frozenset({("Namespace", ""), ("StatefulSet", "apps")})
 _Result = TypeVar("_Result")
 
 
@@ -206,7 +206,7 @@ def _read_bytes(source: str) -> bytes:
         raise SnapshotFileError(f"{source}: cannot be read: {error.strerror}") from error
 
 
-_JSON: Final = msgspec.json.Decoder(float_hook=json_text.read_number)
+_JSON = msgspec.json.Decoder(float_hook=json_text.read_number)
 
 
 def _check_keys(pairs: Sequence[tuple[str, object]]) -> None:
@@ -233,11 +233,11 @@ def read_from(source: str, read: Callable[[], _Result]) -> _Result:
 
 
 # This predicate also limits the number of pods on a node.
-_POD_COUNT_RULE: Final = "PodFitsResources"
+_POD_COUNT_RULE = "PodFitsResources"
 # The same, as kube-scheduler counts today.
-_ALLOCATABLE_RULE: Final = "NodeResourcesFit"
-_NAMESPACE_RULE: Final = "MatchInterPodAffinity"
-_GENERIC_KINDS: Final = frozenset({("Service", ""), ("Namespace", ""), *generic.CONTROLLERS})
+_ALLOCATABLE_RULE = "NodeResourcesFit"
+_NAMESPACE_RULE = "MatchInterPodAffinity"
+_GENERIC_KINDS = frozenset({("Service", ""), ("Namespace", ""), *generic.CONTROLLERS})
 
 
 class LoadedCluster(Struct, frozen=True):
@@ -313,8 +313,8 @@ def _policy_warnings(state: GenericClusterState, pods: Iterable[generic.PendingP
         yield f"no namespaces, whose labels {_NAMESPACE_RULE} reads for these pods: add them to the file"
 
 
-_WORKLOAD_GROUPS: Final = frozenset({"apps", "batch"})
-SCHEDULING_KINDS: Final = frozenset(
+_WORKLOAD_GROUPS = frozenset({"apps", "batch"})
+SCHEDULING_KINDS = frozenset(
     {("Namespace", "")} | {(kind, group) for kind in snapshot_kinds.WORKLOADS - {"Pod"} for group in _WORKLOAD_GROUPS}
 )
 """Kinds by API group that this module reads, and decisions do not."""

@@ -21,7 +21,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 from msgspec import Struct, field, structs
@@ -32,7 +32,7 @@ from app.kube.resources import CONFIG_MAPS, Resource
 from scheduler_core.convert import kube, meta
 from scheduler_core.values import is_struct_type
 
-MAX_UNREADABLE_LISTED: Final = 50
+MAX_UNREADABLE_LISTED = 50
 _Value = TypeVar("_Value")
 
 
@@ -239,7 +239,7 @@ class Store:
         return ""
 
 
-_NO_DATA: Final[Mapping[str, str]] = {}
+_NO_DATA: Mapping[str, str] = {}
 
 
 class ConfigMapCache(Store):
@@ -263,7 +263,7 @@ def _decode(raw: bytes | msgspec.Raw) -> tuple[Key, Mapping[str, str] | None]:
     return config_map.metadata.name, config_map.data or {}
 
 
-_FIELDS: Final[dict[type, tuple[tuple[str, Any], ...]]] = {}
+_FIELDS: dict[type, tuple[tuple[str, Any], ...]] = {}
 
 
 def intern_texts(value: Any) -> None:

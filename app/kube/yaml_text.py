@@ -6,7 +6,7 @@ field's path in the object → the value's line and column.
 
 import re
 from itertools import chain
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 import yaml
@@ -17,8 +17,8 @@ from scheduler_core.convert.meta import object_name
 from scheduler_core.errors import ObjectError
 
 # No Kubernetes object is nested nearly as deeply.
-_MAX_DEPTH: Final = 200
-_TEXT: Final = "tag:yaml.org,2002:str"
+_MAX_DEPTH = 200
+_TEXT = "tag:yaml.org,2002:str"
 
 
 class _KubernetesLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
@@ -100,8 +100,8 @@ def load_yaml(text: bytes) -> list[Any]:
 
 
 # Reading a larger file again takes too long for the sake of a line number.
-MAX_BYTES: Final = 64 * 1024**2
-_FIELD_PART: Final = re.compile(r"([^.\[\]]+)|\[([^\]]*)\]")
+MAX_BYTES = 64 * 1024**2
+_FIELD_PART = re.compile(r"([^.\[\]]+)|\[([^\]]*)\]")
 
 
 def position(text: bytes, error: ObjectError) -> str:

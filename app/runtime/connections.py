@@ -15,7 +15,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import structlog
 from msgspec import Struct
@@ -26,16 +26,16 @@ from app.runtime.probes import PREFIX, LabelledCounter
 
 log = structlog.get_logger("server")
 
-MAX_CONNECTIONS: Final = 512
+MAX_CONNECTIONS = 512
 # For the API server's watches, files and libraries.
-RESERVED_FILES: Final = 128
+RESERVED_FILES = 128
 # However few files a process may open, kube-scheduler and probes must reach it.
-_MIN_CONNECTIONS: Final = 16
-_CHECK_SECONDS: Final = 1.0
-_FILES_CHECK_SECONDS: Final = 5.0
-_OPEN_FILES: Final = Path("/proc/self/fd")
+_MIN_CONNECTIONS = 16
+_CHECK_SECONDS = 1.0
+_FILES_CHECK_SECONDS = 5.0
+_OPEN_FILES = Path("/proc/self/fd")
 # One process of an IPv6 network has as many addresses as it wants.
-_IPV6_PREFIX: Final = 64
+_IPV6_PREFIX = 64
 
 
 class Connection(Protocol):
@@ -158,10 +158,10 @@ class Connections:
 
 
 # Log lines that callers cause: at most one per event, caller and period.
-LOG_PERIOD_SECONDS: Final = 1.0
+LOG_PERIOD_SECONDS = 1.0
 # Callers beyond these count as one.
-MAX_CALLERS: Final = 256
-_OTHERS: Final = "others"
+MAX_CALLERS = 256
+_OTHERS = "others"
 
 
 class _Period(Struct):

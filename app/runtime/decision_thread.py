@@ -25,18 +25,18 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from enum import IntEnum
 from heapq import heappop, heappush
 from time import perf_counter
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from scheduler_core.packing.budget import giving_way
 
 # A job that rests does so after each such time of work.
-_WORK_SECONDS: Final = 0.001
+_WORK_SECONDS = 0.001
 # A job that rests does not begin again for so long after a decision, because in a burst the next one is about to come.
-QUIET_SECONDS: Final = 1.0
+QUIET_SECONDS = 1.0
 # After so long it rests, but waits for quiet no more: a page would show nothing new as long as a burst lasts.
-DEADLINE_SECONDS: Final = 60.0
+DEADLINE_SECONDS = 60.0
 # The loop waits at most so long for the interpreter, each time that a socket or a timer wakes it; Python's default is five times as much.
-_SWITCH_SECONDS: Final = 0.001
+_SWITCH_SECONDS = 0.001
 _Result = TypeVar("_Result")
 
 
@@ -207,7 +207,7 @@ DecisionRunner: TypeAlias = DecisionThread | OnCallersThread
 
 
 # Too short for a caller to notice.
-TURN_SECONDS: Final = 0.005
+TURN_SECONDS = 0.005
 
 
 class Turns:

@@ -18,7 +18,6 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import Final
 
 import aiohttp
 import structlog
@@ -32,10 +31,10 @@ from scheduler_core.leadership import election
 
 log = structlog.get_logger("leadership")
 
-_MIN_CALL_TIMEOUT: Final = 0.05
-_CLOSE_TIMEOUT: Final = 1.0
-_CANCEL_TIMEOUT: Final = 1.0
-_CALL_ERRORS: Final = (CoreError, TimeoutError, OSError, aiohttp.ClientError)
+_MIN_CALL_TIMEOUT = 0.05
+_CLOSE_TIMEOUT = 1.0
+_CANCEL_TIMEOUT = 1.0
+_CALL_ERRORS = (CoreError, TimeoutError, OSError, aiohttp.ClientError)
 
 
 def boot_clock() -> float:

@@ -12,7 +12,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from datetime import UTC, datetime
-from typing import ClassVar, Final, Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import structlog
 from msgspec import Struct
@@ -26,15 +26,15 @@ from scheduler_core.convert.kube import ObjectEvent, ObjectReference, event_patc
 
 log = structlog.get_logger("outbox")
 
-EVENT: Final = "event"
-QUIET_SECONDS: Final = 10.0
-REPEAT_SECONDS: Final = 300.0
-MAX_CALLS_IN_FLIGHT: Final = 10
-MAX_REFUSALS: Final = 5
+EVENT = "event"
+QUIET_SECONDS = 10.0
+REPEAT_SECONDS = 300.0
+MAX_CALLS_IN_FLIGHT = 10
+MAX_REFUSALS = 5
 # Some hundred bytes each; the count of an object's Event that is evicted here begins again.
-_MAX_EVENTS: Final = 10_000
+_MAX_EVENTS = 10_000
 # Of the object's part; an Event's name has 253 characters at most.
-_MAX_NAME: Final = 230
+_MAX_NAME = 230
 
 _Key = TypeVar("_Key", bound=Hashable)
 _Call = TypeVar("_Call")

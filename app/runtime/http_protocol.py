@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from http import HTTPStatus
 from time import perf_counter
-from typing import Any, Final
+from typing import Any
 
 import httptools
 import structlog
@@ -25,32 +25,32 @@ from app.runtime.connections import CallerLog, Connections, owner_of
 log = CallerLog(structlog.get_logger("server"))
 
 # Request line and headers, or trailers.
-MAX_HEAD_BYTES: Final = 64 * 1024
-MAX_HEADERS: Final = 256
+MAX_HEAD_BYTES = 64 * 1024
+MAX_HEADERS = 256
 # Go's HTTP client keeps idle connections for 90 s and does not repeat a POST that meets a closing server.
-KEEP_ALIVE_SECONDS: Final = 120
+KEEP_ALIVE_SECONDS = 120
 # How long a connection may be in each phase: the head of a request arrives, none does, the rest of a body follows its answer.
-_PHASE_SECONDS: Final = {"headers": 10.0, "idle": KEEP_ALIVE_SECONDS, "body": 5.0}
+_PHASE_SECONDS = {"headers": 10.0, "idle": KEEP_ALIVE_SECONDS, "body": 5.0}
 # An answer must be read: this much in each period, or all of it.
-ANSWER_SECONDS: Final = 5.0
-ANSWER_BYTES: Final = 1024**2
+ANSWER_SECONDS = 5.0
+ANSWER_BYTES = 1024**2
 # kube-scheduler sends one request at a time.
-MAX_PIPELINED: Final = 4
+MAX_PIPELINED = 4
 # Bytes of a chunked body that are not content: sizes, extensions, trailers. A chunk for each byte needs 5 for each.
-_FRAMING_PER_BYTE: Final = 8
+_FRAMING_PER_BYTE = 8
 # Every chunk costs several calls, however small it is; so chunks must have this size on average, after the first bytes of a body.
-MIN_CHUNK_BYTES: Final = 64
-FREE_CHUNK_BYTES: Final = 64 * 1024
+MIN_CHUNK_BYTES = 64
+FREE_CHUNK_BYTES = 64 * 1024
 # What is parsed at once, unless it is known to be one piece.
-_SLICE_BYTES: Final = 4096
+_SLICE_BYTES = 4096
 # After a refusal, so much input is discarded for so long: closing at once could destroy the answer on its way.
-_LINGER_SECONDS: Final = 1.0
-_LINGER_BYTES: Final = 1024**2
+_LINGER_SECONDS = 1.0
+_LINGER_BYTES = 1024**2
 # How long input is parsed in each turn of the event loop.
-TURN_SECONDS: Final = 0.006
+TURN_SECONDS = 0.006
 # What a slice, and the head of a request, take beyond that in the same turn: a reader that wakes up, a request that begins.
-_SLICE_SECONDS: Final = 0.0001
-REQUEST_SECONDS: Final = 0.0005
+_SLICE_SECONDS = 0.0001
+REQUEST_SECONDS = 0.0005
 
 
 class _RefusedError(Exception):

@@ -10,19 +10,19 @@ The methods of a `Program` are called one after the other, in one task.
 
 import asyncio
 from collections.abc import Callable
-from typing import ClassVar, Final, TypeAlias
+from typing import ClassVar, TypeAlias
 
 import structlog
 
 from app.runtime import wait_at_most
 from app.runtime.elector import Elector
 
-CATCH_UP_TIMEOUT: Final = 15.0
-DRAIN_TIMEOUT: Final = 10.0
-RELEASE_TIMEOUT: Final = 5.0
-_CRASH_TIMEOUT: Final = 1.0
+CATCH_UP_TIMEOUT = 15.0
+DRAIN_TIMEOUT = 10.0
+RELEASE_TIMEOUT = 5.0
+_CRASH_TIMEOUT = 1.0
 # The elector wakes the loop when the lead is won or lost; everything else the loop notices this late at most.
-_STEP_INTERVAL: Final = 0.25
+_STEP_INTERVAL = 0.25
 
 
 class NoElection:
@@ -168,8 +168,7 @@ class Program:
         await self.stop()
         # At once: the successor can begin while this process is still being removed from the Services.
         await asyncio.gather(
-            self.hand_over(),
-            asyncio.to_thread(self._election.stop, release=release, seconds=RELEASE_TIMEOUT),
+            self.hand_over(), asyncio.to_thread(self._election.stop, release=release, seconds=RELEASE_TIMEOUT)
         )
 
     async def _steer(self) -> None:

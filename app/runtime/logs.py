@@ -16,20 +16,18 @@ import sys
 import threading
 from collections import deque
 from contextlib import suppress
-from typing import Any, Final, TextIO
+from typing import Any, TextIO
 
 import structlog
 
 from app import escaping, settings
 
 # The local variables of a failed request contain its pod, whose environment may hold secrets: neither format prints them.
-_TRACEBACKS: Final = structlog.processors.ExceptionRenderer(
-    structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
-)
-MAX_TEXT: Final = 1024
-MAX_TRACEBACK: Final = 16 * 1024
-MAX_ITEMS: Final = 64
-_MAX_DEPTH: Final = 8
+_TRACEBACKS = structlog.processors.ExceptionRenderer(structlog.tracebacks.ExceptionDictTransformer(show_locals=False))
+MAX_TEXT = 1024
+MAX_TRACEBACK = 16 * 1024
+MAX_ITEMS = 64
+_MAX_DEPTH = 8
 
 
 def configure(log_format: settings.LogFormat = "auto", level: str = "INFO") -> None:
@@ -140,10 +138,10 @@ def _limit_text(text: str, limit: int) -> str:
 
 
 # A reader of the log that stands still costs this much memory, and then lines, but never a decision.
-MAX_QUEUED_BYTES: Final = 4 * 1024**2
-_MAX_WRITE: Final = 64 * 1024
+MAX_QUEUED_BYTES = 4 * 1024**2
+_MAX_WRITE = 64 * 1024
 # How long the end of the process waits for the last lines.
-_CLOSE_SECONDS: Final = 2.0
+_CLOSE_SECONDS = 2.0
 
 
 class QueuedLogHandler(logging.Handler):

@@ -5,7 +5,7 @@ programs share. Whether requests about pods may be answered now is checked befor
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from app.kube.reflector import CacheStatus
 
 
-PREFIX: Final = "longhorn_scheduler_extender"
+PREFIX = "longhorn_scheduler_extender"
 # From half a millisecond, what a small cluster takes, to kube-scheduler's own time-out in the proposal.
-BUCKETS: Final = (
+BUCKETS = (
     0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.3, 0.5, 1.0, 2.5, 5.0, 10.0,
 )  # fmt: skip
-BEHIND_HELP: Final = "How long the cache may have been behind: cut off, or silent for longer than bookmarks take"
+BEHIND_HELP = "How long the cache may have been behind: cut off, or silent for longer than bookmarks take"
 
 
 def process_registry() -> CollectorRegistry:
@@ -226,7 +226,7 @@ class CallerGoneError(Exception):
 
 
 # A snapshot file has no other process that answers from it.
-ALWAYS_AVAILABLE: Final[Availability] = str
+ALWAYS_AVAILABLE: Availability = str
 
 
 def check(availability: Availability) -> None:

@@ -22,7 +22,7 @@ import sys
 from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from http import HTTPStatus
-from typing import Any, Final, Protocol, cast
+from typing import Any, Protocol, cast
 
 import structlog
 import uvicorn
@@ -38,8 +38,8 @@ from app.runtime import http_protocol, wait_at_most
 from app.runtime.connections import CallerLog, Connections, ServerMetrics, owner_of
 
 # Of the 30 s that a pod has to end. The rest is for the record of offers and the release of the Lease.
-SHUTDOWN_SECONDS: Final = 20
-_DATE_SECONDS: Final = 1.0
+SHUTDOWN_SECONDS = 20
+_DATE_SECONDS = 1.0
 
 
 class HttpServer(Struct, frozen=True):
@@ -236,11 +236,11 @@ async def _wait_for(event: asyncio.Event, tasks: set[asyncio.Task[None]]) -> Non
 log = structlog.get_logger("server")
 
 # Kubernetes waits for a webhook for a second.
-HANDSHAKE_SECONDS: Final = 5.0
+HANDSHAKE_SECONDS = 5.0
 # A peer that does not confirm the end of a connection is not waited for any longer.
-_SHUTDOWN_SECONDS: Final = 2.0
+_SHUTDOWN_SECONDS = 2.0
 # As asyncio, after an error such as too many open files.
-_ACCEPT_RETRY_SECONDS: Final = 1.0
+_ACCEPT_RETRY_SECONDS = 1.0
 
 
 class _Handshake:
@@ -334,7 +334,7 @@ class TlsListener:
 
 caller_log = CallerLog(structlog.get_logger("http"))
 
-HEADERS: Final = {
+HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -345,7 +345,7 @@ HEADERS: Final = {
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
     "Cache-Control": "no-store",
 }
-_LOCALHOST: Final = "localhost"
+_LOCALHOST = "localhost"
 
 
 class BrowserRules:

@@ -9,7 +9,7 @@ one key never stops the others.
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping
 from enum import StrEnum
-from typing import ClassVar, Final, Generic, Protocol, TypeVar
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 import structlog
 
@@ -35,7 +35,7 @@ class Requeue(StrEnum):
     """The API server refused or did not answer, or the program is at fault."""
 
 
-BACKOFFS: Final[Mapping[Requeue, Backoff]] = {
+BACKOFFS: Mapping[Requeue, Backoff] = {
     Requeue.CONFLICT: Backoff(0.02, 2.0),
     # Longhorn looks at a volume that cannot be scheduled every 30 s.
     Requeue.WAITING: Backoff(0.5, 30.0),

@@ -25,7 +25,6 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import count
 from time import monotonic
-from typing import Final
 
 import structlog
 from msgspec import Struct
@@ -45,14 +44,14 @@ from scheduler_core.model.kube import Pod
 
 log = structlog.get_logger("binding")
 
-_BACKOFF: Final = Backoff(0.25, 5.0)
+_BACKOFF = Backoff(0.25, 5.0)
 # After this long kube-apiserver gives up any request (--request-timeout).
-REQUEST_TIMEOUT: Final = 60.0
-_MAX_ATTEMPTS: Final = 4
+REQUEST_TIMEOUT = 60.0
+_MAX_ATTEMPTS = 4
 # With these answers the API server has finished a request: it failed, or there were too many.
-_FINISHED_STATUSES: Final = frozenset({429, 500})
-_BOUND_PODS_QUERY: Final = {"fieldSelector": "spec.nodeName!="}
-_POD_GONE: Final = "the pod is gone"
+_FINISHED_STATUSES = frozenset({429, 500})
+_BOUND_PODS_QUERY = {"fieldSelector": "spec.nodeName!="}
+_POD_GONE = "the pod is gone"
 
 _ClaimKey = tuple[str, str]
 
@@ -195,9 +194,9 @@ def _claim_conflict(claim: _ClaimKey, node: str, pod: str) -> CoreError:
 
 
 # The scheduler decides about one pod at a time. If the API server is slower, binding finds out.
-TIMEOUT: Final = 2.0
+TIMEOUT = 2.0
 # A pod with more claims is checked while it is bound.
-MAX_CLAIMS: Final = 16
+MAX_CLAIMS = 16
 
 
 async def check_claims(client: KubeClient, pod: Pod) -> None:
@@ -226,15 +225,15 @@ async def check_claims(client: KubeClient, pod: Pod) -> None:
         raise problem
 
 
-PREFIX: Final = "longhorn_generic_scheduler"
-SCHEDULED: Final = "scheduled"
-UNSCHEDULABLE: Final = "unschedulable"
-ERROR: Final = "error"
-CONDITION: Final = "condition"
+PREFIX = "longhorn_generic_scheduler"
+SCHEDULED = "scheduled"
+UNSCHEDULABLE = "unschedulable"
+ERROR = "error"
+CONDITION = "condition"
 # Some hundred bytes each; a pod that is evicted here is read once more.
-_MAX_PODS: Final = 10_000
+_MAX_PODS = 10_000
 # Other programs may keep changing the pod; the next attempt to schedule it writes the condition again.
-_MAX_READS: Final = 3
+_MAX_READS = 3
 
 
 class _Condition(Struct, frozen=True):

@@ -17,7 +17,7 @@ too, until the second watch shows that, or a later pod of the name, or the first
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 from msgspec import Struct
 from rpds import HashTrieMap
@@ -41,8 +41,8 @@ from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.values import replace
 
-LONGHORN: Final = "longhorn"
-_PODS: Final = "pods"
+LONGHORN = "longhorn"
+_PODS = "pods"
 
 
 def kinds_required(policy: Policy) -> frozenset[str]:

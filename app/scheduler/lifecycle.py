@@ -14,7 +14,6 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from time import monotonic
-from typing import Final
 
 import structlog
 from msgspec import Struct, field
@@ -34,7 +33,7 @@ from scheduler_core.leadership.election import ElectionTiming
 log = structlog.get_logger("service")
 process_log = structlog.get_logger("process")
 
-LEASE: Final = "longhorn-generic-scheduler"
+LEASE = "longhorn-generic-scheduler"
 
 
 class SchedulerOptions(Struct, frozen=True):

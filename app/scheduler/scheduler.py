@@ -13,7 +13,6 @@ import math
 from collections.abc import Callable
 from functools import partial
 from time import monotonic
-from typing import Final
 
 import structlog
 from msgspec import Struct, field
@@ -42,11 +41,11 @@ from scheduler_core.model.generic import PodKey
 log = structlog.get_logger("scheduler")
 policy_log = structlog.get_logger("rules")
 
-_MAX_DECISIONS: Final = 3
-_MAX_BINDINGS_AT_ONCE: Final = 20
-POLL_INTERVAL: Final = 1.0
+_MAX_DECISIONS = 3
+_MAX_BINDINGS_AT_ONCE = 20
+POLL_INTERVAL = 1.0
 # A problem may contain a number of seconds, and so differ every second.
-LOG_INTERVAL: Final = 10.0
+LOG_INTERVAL = 10.0
 
 
 class SchedulerConfig(Struct, frozen=True):

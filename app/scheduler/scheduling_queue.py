@@ -11,7 +11,6 @@ as one after it, because the attempt may have begun before the change.
 """
 
 from operator import attrgetter
-from typing import Final
 
 from msgspec import Struct
 
@@ -20,12 +19,12 @@ from scheduler_core.convert.generic import PendingPod
 from scheduler_core.model.generic import PodKey
 from scheduler_core.values import replace
 
-MIN_BACKOFF: Final = 1.0
+MIN_BACKOFF = 1.0
 # As kube-scheduler's back-off (podMaxBackoffSeconds).
-MAX_BACKOFF_AFTER_CHANGE: Final = 10.0
-MAX_BACKOFF: Final = 60.0
-_BACKOFF: Final = Backoff(MIN_BACKOFF, MAX_BACKOFF)
-_BACKOFF_AFTER_CHANGE: Final = Backoff(MIN_BACKOFF, MAX_BACKOFF_AFTER_CHANGE)
+MAX_BACKOFF_AFTER_CHANGE = 10.0
+MAX_BACKOFF = 60.0
+_BACKOFF = Backoff(MIN_BACKOFF, MAX_BACKOFF)
+_BACKOFF_AFTER_CHANGE = Backoff(MIN_BACKOFF, MAX_BACKOFF_AFTER_CHANGE)
 
 
 class _QueuedPod(Struct):

@@ -4,7 +4,7 @@
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Final, Self
+from typing import Self
 
 from pydantic import AliasGenerator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
@@ -17,7 +17,7 @@ from scheduler_core.model.verdict import Verdict
 from scheduler_core.packing.budget import give_way
 from scheduler_core.volumes.resolve import PodVolume
 
-_TEXTS: Final = {
+_TEXTS = {
     "int_parsing": "expected a whole number",
     "int_parsing_size": "expected a smaller number",
     "float_parsing": "expected a number",
@@ -41,7 +41,7 @@ def problem_of(error: BaseException | None, other: str) -> str:
     return value_problem(error.errors(include_url=False)[0]) if isinstance(error, ValidationError) else other
 
 
-_DISK_NAME: Final = "name of the disk on its node; empty if there is none"
+_DISK_NAME = "name of the disk on its node; empty if there is none"
 
 
 class Answer(BaseModel):

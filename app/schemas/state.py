@@ -1,7 +1,6 @@
 """The cluster's state, demand and offers as plain data: the stable JSON of `/state`."""
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 from msgspec import Struct, field
 from pydantic import Field
@@ -26,9 +25,9 @@ from scheduler_core.volumes.demand_index import DemandIndex
 from scheduler_core.volumes.resolve import PodVolume
 
 # Limits of each list; its count covers all entries.
-MAX_LISTED: Final = 1000
-MAX_NODES_LISTED: Final = 50
-MAX_VOLUMES_LISTED: Final = 50
+MAX_LISTED = 1000
+MAX_NODES_LISTED = 50
+MAX_VOLUMES_LISTED = 50
 
 
 class OutstandingState(Struct, frozen=True):

@@ -13,7 +13,6 @@ space for it, also together with the other growth that counts, by volume name.
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Final
 
 from scheduler_core.disk_schedule.allocation import claims
 from scheduler_core.disk_schedule.disk_space import account
@@ -29,8 +28,8 @@ from scheduler_core.values import replace
 
 Replicas = tuple[longhorn.Replica, ...]
 # If one of these fields cannot be read, the bytes held or pending on the disk are unknown.
-_ACCOUNTED_FIELDS: Final = frozenset({"spec.replicas", "spec.backingImages", "status.replicas", "status.backingImages"})
-_NO_GROWTH: Final[Mapping[str, int]] = MappingProxyType({})
+_ACCOUNTED_FIELDS = frozenset({"spec.replicas", "spec.backingImages", "status.replicas", "status.backingImages"})
+_NO_GROWTH: Mapping[str, int] = MappingProxyType({})
 
 
 class FreeSpace(dict[str, DiskSpace]):

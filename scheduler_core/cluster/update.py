@@ -10,20 +10,13 @@ A change of Longhorn's settings or of a backing image concerns every disk. It is
 from collections.abc import Mapping
 from copy import copy
 from datetime import datetime
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Struct
 from rpds import HashTrieMap
 
 from scheduler_core.cluster.free_space import FreeSpace, count_growth, free_space_of, requested_size, unlisted_replicas
-from scheduler_core.cluster.view import (
-    CLUSTER_GROUPINGS,
-    GROUPINGS,
-    View,
-    count_to_schedule,
-    default_class,
-    put,
-)
+from scheduler_core.cluster.view import CLUSTER_GROUPINGS, GROUPINGS, View, count_to_schedule, default_class, put
 from scheduler_core.convert.snapshot_kinds import Key
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model import kube, longhorn
@@ -34,7 +27,7 @@ from scheduler_core.values import replace
 
 Changes = Mapping[tuple[str, Key], object | None]
 _Object = TypeVar("_Object")
-_REBUILDING_FIELDS: Final = frozenset({"settings", "backing_images"})
+_REBUILDING_FIELDS = frozenset({"settings", "backing_images"})
 
 
 class Update(Struct, frozen=True):

@@ -8,7 +8,7 @@ requests go on reading.
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from datetime import datetime
 from operator import attrgetter
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Struct
 from rpds import HashTrieMap
@@ -93,8 +93,8 @@ def claims_of(pod: kube.Pod) -> set[NamespacedName]:
     return {(pod.namespace, volume.claim) for volume in pod.volumes}
 
 
-_BY_NAME: Final = attrgetter("name")
-GROUPINGS: Final = {
+_BY_NAME = attrgetter("name")
+GROUPINGS = {
     "volumes_by_claim_ref": Grouping(
         "persistent_volumes", lambda volume: filter(None, [volume.claim]), str, member=_BY_NAME
     ),
@@ -102,16 +102,14 @@ GROUPINGS: Final = {
         "persistent_volumes", lambda volume: filter(None, [volume.handle]), str, member=_BY_NAME
     ),
     "available_volumes": Grouping(
-        "persistent_volumes",
-        lambda volume: [volume.available.storage_class] if volume.available else [],
-        by_capacity,
+        "persistent_volumes", lambda volume: [volume.available.storage_class] if volume.available else [], by_capacity
     ),
     "pods_by_claim": Grouping("pods", claims_of, attrgetter("name", "uid")),
     "replicas_by_disk": Grouping("replicas", lambda replica: filter(None, [replica.disk_id]), _BY_NAME),
     "attachments": Grouping("volume_attachments", lambda entry: [entry.persistent_volume], _BY_NAME),
 }
 """The groups among the `Indexes`, by field."""
-CLUSTER_GROUPINGS: Final = {
+CLUSTER_GROUPINGS = {
     "replicas_by_volume": Grouping("replicas", lambda replica: [replica.volume], _BY_NAME),
     "instance_managers": Grouping("instance_managers", lambda entry: [(entry.node, entry.data_engine)], _BY_NAME),
     "engine_images": Grouping("engine_images", lambda entry: [entry.image], _BY_NAME),

@@ -8,7 +8,7 @@ left alone. A dry run that creates `convert/installed_objects.py: probe_replica`
 """
 
 from base64 import b64encode
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -24,11 +24,11 @@ from scheduler_core.model.longhorn import DISK_LABEL, NODE_LABEL, REVIEWED, Plac
 JsonPatch = list[dict[str, Any]]
 
 
-_REVIEW: Final = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}
-_MIGRATION_ENGINE: Final = value_at("Replica.longhorn.io", "spec.migrationEngineName", "")
-_ANNOTATIONS: Final = value_at("Replica.longhorn.io", "metadata.annotations", dict[str, str]())
+_REVIEW = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}
+_MIGRATION_ENGINE = value_at("Replica.longhorn.io", "spec.migrationEngineName", "")
+_ANNOTATIONS = value_at("Replica.longhorn.io", "metadata.annotations", dict[str, str]())
 # What a diagnosis reads in the object that it would have created.
-TRIAL_PATCH: Final = [{"op": "add", "path": f"/metadata/annotations/{ANSWERED.replace('/', '~1')}", "value": "true"}]
+TRIAL_PATCH = [{"op": "add", "path": f"/metadata/annotations/{ANSWERED.replace('/', '~1')}", "value": "true"}]
 
 
 class _Kind(Wire):

@@ -7,14 +7,14 @@ import argparse
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from scheduler_core.errors import CoreError
 
-_PROGRESS_INTERVAL: Final = 500
+_PROGRESS_INTERVAL = 500
 _Schema = TypeVar("_Schema")
 Vector = dict[str, Any]
 

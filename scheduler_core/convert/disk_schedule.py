@@ -9,7 +9,7 @@ the kind `diskschedules.longhorn.io`, with different contracts (docs/disk-schedu
 
 from collections.abc import Iterable, Mapping
 from functools import reduce
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -20,7 +20,7 @@ from scheduler_core.model import disk_schedule as model
 from scheduler_core.model import kube, longhorn, quantity
 from scheduler_core.model.disk_schedule import Allocation, AllocationState, Fault, RequestKind
 
-VOLUME_OF_REPLICA: Final = value_at("Replica.longhorn.io", f"metadata.labels[{longhorn.VOLUME_LABEL}]", "")
+VOLUME_OF_REPLICA = value_at("Replica.longhorn.io", f"metadata.labels[{longhorn.VOLUME_LABEL}]", "")
 
 
 def is_owned_by_longhorn(metadata: Metadata, conditions: Iterable[kube.Condition]) -> bool:
@@ -68,17 +68,17 @@ def excerpt(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:60]}..."
 
 
-API_VERSION: Final = "longhorn.io/v1beta2"
+API_VERSION = "longhorn.io/v1beta2"
 # Nothing is allocated through a mirror: it only shows what Longhorn does, so its limit binds no request.
-MIRROR_LABEL: Final = "longhorn.io/disk-schedule-mirror"
+MIRROR_LABEL = "longhorn.io/disk-schedule-mirror"
 # Requests in a DiskSchedule with this label stay although no object has their name: for examples and for tests by hand.
-KEEP_LABEL: Final = "longhorn.io/disk-schedule-keep-requests"
+KEEP_LABEL = "longhorn.io/disk-schedule-keep-requests"
 # JSON: what was on the disk when the object was created (`model.Adoption`). It is created together with the requests.
-ADOPTION_ANNOTATION: Final = "longhorn.io/disk-schedule-adopted"
-_FIELDS: Final = {RequestKind.REPLICA: "replicas", RequestKind.BACKING_IMAGE: "backingImages"}
-_STATES: Final = {each.value: each for each in AllocationState}
+ADOPTION_ANNOTATION = "longhorn.io/disk-schedule-adopted"
+_FIELDS = {RequestKind.REPLICA: "replicas", RequestKind.BACKING_IMAGE: "backingImages"}
+_STATES = {each.value: each for each in AllocationState}
 # longhorn-manager writes these before it has decided.
-_UNDECIDED_STATES: Final = ("", "unknown")
+_UNDECIDED_STATES = ("", "unknown")
 Json = dict[str, Any]
 
 
@@ -94,7 +94,7 @@ class DiskSchedule(Wire):
     status: Any = None
 
 
-_CONDITIONS: Final = value_at(
+_CONDITIONS = value_at(
     "Volume.longhorn.io", "status.conditions", tuple[kube.Condition, ...](), conditions, needs_metadata=False
 )
 

@@ -28,7 +28,7 @@ import re
 from collections.abc import Callable
 from functools import cached_property
 from types import NoneType
-from typing import Annotated, Any, Final, Generic, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Generic, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import structs
@@ -40,9 +40,9 @@ from scheduler_core.values import is_struct_type
 _Model = TypeVar("_Model")
 _Value = TypeVar("_Value")
 _Wire = TypeVar("_Wire", bound=Wire)
-_KEY: Final = re.compile(r"(.+)\[(.+)\]")
-_LITERALS: Final = (str, int, tuple)
-_METADATA: Final = dict(zip(Metadata.__struct_encode_fields__, Metadata.__struct_fields__, strict=True))
+_KEY = re.compile(r"(.+)\[(.+)\]")
+_LITERALS = (str, int, tuple)
+_METADATA = dict(zip(Metadata.__struct_encode_fields__, Metadata.__struct_fields__, strict=True))
 
 
 class _Source(NamedTuple):
@@ -190,12 +190,7 @@ class Fields(Generic[_Model]):
 
 
 def value_at(
-    kind: str,
-    path: str,
-    default: _Value,
-    convert: Callable[..., _Value] | None = None,
-    *,
-    needs_metadata: bool = True,
+    kind: str, path: str, default: _Value, convert: Callable[..., _Value] | None = None, *, needs_metadata: bool = True
 ) -> Fields[_Value]:
     """How the value at one path of an object is read."""
     marks = (path, convert) if convert else (path,)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Struct
@@ -37,8 +37,8 @@ from scheduler_core.model.kube import SELECTED_NODE_ANNOTATION, Condition, Pod, 
 from scheduler_core.values import replace
 
 # pkg/scheduler/algorithm/priorities: getNonzeroRequests, defaultMilliCpuRequest and defaultMemoryRequest.
-DEFAULT_CPU_REQUEST: Final = 100
-DEFAULT_MEMORY_REQUEST: Final = 200 * 1024 * 1024
+DEFAULT_CPU_REQUEST = 100
+DEFAULT_MEMORY_REQUEST = 200 * 1024 * 1024
 
 
 def _capacity(name: str) -> Callable[..., int]:
@@ -60,7 +60,7 @@ def _allocatable(
     }
 
 
-NODE: Final = Fields(
+NODE = Fields(
     "Node",
     Node,
     cpu=_capacity(pod_constraints.CPU),
@@ -69,8 +69,8 @@ NODE: Final = Fields(
     ready=(lambda entries: condition(conditions(entries), "Ready").status == "True", list_of(WireCondition)),
     allocatable=_allocatable,
 )
-SERVICE: Final = Fields("Service", Service)
-NAMESPACE: Final = Fields("Namespace", Namespace)
+SERVICE = Fields("Service", Service)
+NAMESPACE = Fields("Namespace", Namespace)
 
 
 class _GceDisk(Wire):
@@ -117,7 +117,7 @@ def _spread(
     return tuple(pod_constraints.spread_constraint(entry, read_labels(labels)) for entry in hard)
 
 
-_CONSTRAINTS: Final = Fields(
+_CONSTRAINTS = Fields(
     "",
     PodConstraints,
     node_affinity=pod_constraints.node_selector_terms,
@@ -142,7 +142,7 @@ def _is_pod_ready(phase: str | None, entries: list[WireCondition] | None) -> boo
     return ready.status == "True" or (not entries and phase == "Running")
 
 
-_SCHEDULING: Final = Fields(
+_SCHEDULING = Fields(
     "",
     PodScheduling,
     cpu=_request_of(pod_constraints.CPU, 0),
@@ -154,38 +154,38 @@ _SCHEDULING: Final = Fields(
     constraints=(lambda wire: _share(_CONSTRAINTS.construct(wire)), _CONSTRAINTS),
     ready=_is_pod_ready,
 )
-SCHEDULED_POD: Final = POD.extend(volumes=(pod_volumes, Metadata, list_of(_Volume)), scheduling=_SCHEDULING)
+SCHEDULED_POD = POD.extend(volumes=(pod_volumes, Metadata, list_of(_Volume)), scheduling=_SCHEDULING)
 
 
 class _Template(Struct, frozen=True):
     pod: Annotated[kube.Pod | None, "spec.template"] = None
 
 
-TEMPLATE: Final = Fields("StatefulSet", _Template, needs_metadata=False, pod=SCHEDULED_POD)
+TEMPLATE = Fields("StatefulSet", _Template, needs_metadata=False, pod=SCHEDULED_POD)
 
 
 def _controller(kind: str, selector: Any = pod_constraints.label_selector) -> Fields[Controller]:
     return Fields(kind, Controller, kind=(lambda _: kind, Metadata), selector=selector)
 
 
-REPLICATION_CONTROLLER: Final = _controller(
+REPLICATION_CONTROLLER = _controller(
     "ReplicationController", (lambda labels: LabelSelector(read_labels(labels)), map_of(str))
 )
-REPLICA_SET: Final = _controller("ReplicaSet")
-STATEFUL_SET: Final = _controller("StatefulSet")
+REPLICA_SET = _controller("ReplicaSet")
+STATEFUL_SET = _controller("StatefulSet")
 # By kind and API group.
-CONTROLLERS: Final[Mapping[tuple[str, str], Fields[Controller]]] = {
+CONTROLLERS: Mapping[tuple[str, str], Fields[Controller]] = {
     ("ReplicationController", ""): REPLICATION_CONTROLLER,
     ("ReplicaSet", "apps"): REPLICA_SET,
     ("StatefulSet", "apps"): STATEFUL_SET,
 }
 
 
-VOLUME_NODE_AFFINITY: Final = Fields("PersistentVolume", VolumeNodeAffinity, terms=pod_constraints.node_selector_terms)
+VOLUME_NODE_AFFINITY = Fields("PersistentVolume", VolumeNodeAffinity, terms=pod_constraints.node_selector_terms)
 
 
 # RFC 3339; the API server writes it in UTC and whole seconds, and such texts sort by time.
-_TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII)
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII)
 
 
 def _has_gates(gates: list[Wire] | None) -> bool:
@@ -234,8 +234,8 @@ class _PlacedPod(Struct, frozen=True):
     node: Annotated[str, "spec.nodeName"] = ""
 
 
-_PENDING_POD: Final = Fields("Pod", PendingPod, pod=SCHEDULED_POD)
-_PLACED_POD: Final = Fields("Pod", _PlacedPod)
+_PENDING_POD = Fields("Pod", PendingPod, pod=SCHEDULED_POD)
+_PLACED_POD = Fields("Pod", _PlacedPod)
 
 
 def pending_pod(raw: bytes | msgspec.Raw) -> PendingPod:
@@ -300,9 +300,9 @@ def binding(pod: Pod, node: str) -> dict[str, Any]:
 
 
 # The extender writes nothing else to a pod; manifests/access/admissionpolicy.yaml allows no other change.
-NUDGE_ANNOTATION: Final = "longhorn.io/scheduler-extender-nudged"
-POD_REASON_UNSCHEDULABLE: Final = "Unschedulable"
-POD_REASON_SCHEDULER_ERROR: Final = "SchedulerError"
+NUDGE_ANNOTATION = "longhorn.io/scheduler-extender-nudged"
+POD_REASON_UNSCHEDULABLE = "Unschedulable"
+POD_REASON_SCHEDULER_ERROR = "SchedulerError"
 
 
 class _Pod(Struct, frozen=True):
@@ -313,7 +313,7 @@ class _Pod(Struct, frozen=True):
     conditions: Annotated[tuple[Condition, ...], "status.conditions"] = ()
 
 
-_POD: Final = Fields("Pod", _Pod)
+_POD = Fields("Pod", _Pod)
 
 
 def nudge_patch(uid: str, at: str) -> dict[str, Any]:

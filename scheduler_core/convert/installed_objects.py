@@ -8,7 +8,7 @@ tag does not exist"), so that nothing is left of it, and the pod never starts.
 
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Struct
@@ -22,8 +22,8 @@ from scheduler_core.leadership.endpoint_slice import EXTENDER_WITH_TLS, PLACEMEN
 from scheduler_core.model import constraints, installation, kube
 
 # As the host-network overlay has it.
-_HOST_FLAG: Final = "--host"
-_LOOPBACK: Final = "127.0.0.1"
+_HOST_FLAG = "--host"
+_LOOPBACK = "127.0.0.1"
 
 
 class _ContainerPort(Wire):
@@ -73,7 +73,7 @@ def _requests_extender(containers: _Containers, init_containers: _Containers) ->
     return any(constraints.EXTENDER_RESOURCE in {**(each.requests or {}), **(each.limits or {})} for each in resources)
 
 
-_POD: Final = Fields(
+_POD = Fields(
     "Pod",
     installation.InstalledPod,
     live=(lambda deleted, phase: deleted is None and phase not in kube.FINISHED_PHASES, str | None, str | None),
@@ -88,7 +88,7 @@ _POD: Final = Fields(
         *(Metadata, list_of(CLAIM_VOLUME.wire)),
     ),
 )
-installed_pod: Final = _POD.decode
+installed_pod = _POD.decode
 
 
 def command_line(raw: bytes | msgspec.Raw) -> list[str]:
@@ -97,7 +97,7 @@ def command_line(raw: bytes | msgspec.Raw) -> list[str]:
     return _command_line(containers[0]) if containers else []
 
 
-held_lease: Final = Fields("Lease", installation.HeldLease).decode
+held_lease = Fields("Lease", installation.HeldLease).decode
 
 
 class _ServicePort(Wire):
@@ -105,7 +105,7 @@ class _ServicePort(Wire):
     port: int = 0
 
 
-service_address: Final = Fields(
+service_address = Fields(
     "Service",
     installation.ServiceAddress,
     port=(lambda ports: ports[0].port if ports else 0, list_of(_ServicePort)),
@@ -113,24 +113,22 @@ service_address: Final = Fields(
 ).decode
 
 
-scheduling_failure: Final = Fields("Event", installation.SchedulingFailure, needs_metadata=False).decode
+scheduling_failure = Fields("Event", installation.SchedulingFailure, needs_metadata=False).decode
 """An event of the reason FailedScheduling."""
 
-csi_driver_tracks_capacity: Final = value_at(
-    "CSIDriver", "spec.storageCapacity", default=False, needs_metadata=False
-).decode
+csi_driver_tracks_capacity = value_at("CSIDriver", "spec.storageCapacity", default=False, needs_metadata=False).decode
 """Whether kube-scheduler compares CSIStorageCapacity objects for a driver."""
 
 
 # Longhorn's tags are chosen by administrators; none chooses this.
-TAG: Final = "longhorn-extender-doctor"
-_LABELS: Final = {"app.kubernetes.io/managed-by": TAG}
+TAG = "longhorn-extender-doctor"
+_LABELS = {"app.kubernetes.io/managed-by": TAG}
 # The annotation by which a pod opts out of the ask policy and the scheduler-name policy.
-_OPT_OUT: Final = "longhorn.io/scheduler-extender-ask"
+_OPT_OUT = "longhorn.io/scheduler-extender-ask"
 # The placement guard gives it to the replica of a diagnosis.
-ANSWERED: Final = "longhorn.io/scheduler-extender-answered"
+ANSWERED = "longhorn.io/scheduler-extender-answered"
 # Never started: no node gets the pod.
-_IMAGE: Final = "registry.k8s.io/pause:3.10"
+_IMAGE = "registry.k8s.io/pause:3.10"
 
 
 def _waiting_message(entries: list[WireCondition] | None) -> str:
@@ -164,7 +162,7 @@ def access_review(permission: installation.Permission, namespace: str, account: 
     return {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
 
 
-is_allowed: Final = value_at("SubjectAccessReview", "status.allowed", default=False, needs_metadata=False).decode
+is_allowed = value_at("SubjectAccessReview", "status.allowed", default=False, needs_metadata=False).decode
 """What the API server answers to a SubjectAccessReview."""
 
 
@@ -224,11 +222,7 @@ def probe_pod(
             "terminationGracePeriodSeconds": 0,
             "restartPolicy": "Never",
             "tolerations": [{"operator": "Exists"}],
-            "securityContext": {
-                "runAsNonRoot": True,
-                "runAsUser": 65532,
-                "seccompProfile": {"type": "RuntimeDefault"},
-            },
+            "securityContext": {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
             "containers": [container],
             "volumes": [{"name": "volume", "persistentVolumeClaim": {"claimName": name}}],
         },
@@ -246,8 +240,8 @@ def probe_replica(api_version: str) -> dict[str, Any]:
     }
 
 
-_REPLICA_NAME: Final = value_at("Replica.longhorn.io", "metadata.name", "")
-_ANSWER: Final = value_at("Replica.longhorn.io", f"metadata.annotations[{ANSWERED}]", "")
+_REPLICA_NAME = value_at("Replica.longhorn.io", "metadata.name", "")
+_ANSWER = value_at("Replica.longhorn.io", f"metadata.annotations[{ANSWERED}]", "")
 
 
 def is_probe_replica(new: object) -> bool:
@@ -261,10 +255,8 @@ def is_answered(raw: bytes) -> bool:
     return bool(_ANSWER.decode(raw))
 
 
-pod_progress: Final = Fields("Pod", PodProgress).decode
+pod_progress = Fields("Pod", PodProgress).decode
 
 
-selected_node: Final = value_at(
-    "PersistentVolumeClaim", f"metadata.annotations[{kube.SELECTED_NODE_ANNOTATION}]", ""
-).decode
+selected_node = value_at("PersistentVolumeClaim", f"metadata.annotations[{kube.SELECTED_NODE_ANNOTATION}]", "").decode
 """The node that kube-scheduler has chosen for a claim, "" for none."""

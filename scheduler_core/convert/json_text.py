@@ -5,7 +5,6 @@ a decoder has accepted; of other text it reads as much as it can.
 import re
 from collections.abc import Callable, Iterator
 from decimal import Decimal
-from typing import Final
 
 import msgspec
 from msgspec import Struct
@@ -14,9 +13,9 @@ Path = tuple[str | int, ...]
 """The keys and indices that lead from the outermost value to one inside it."""
 
 # More than any field has: 64 bits have 19.
-_MAX_DIGITS: Final = 40
-_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL)
-_BYTE: Final = re.compile(r"\(byte (\d+)\)")
+_MAX_DIGITS = 40
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL)
+_BYTE = re.compile(r"\(byte (\d+)\)")
 
 
 class DuplicateKey(Struct, frozen=True):

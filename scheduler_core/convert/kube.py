@@ -2,7 +2,7 @@
 `model/generic.py` do not say, and Events as a recorder writes them.
 """
 
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -15,19 +15,19 @@ from scheduler_core.model import generic, kube
 from scheduler_core.model.constraints import LabelSelector, Requirement
 from scheduler_core.model.kube import condition
 
-NODE: Final = Fields("Node", kube.Node)
-STORAGE_CLASS: Final = Fields("StorageClass", kube.StorageClass)
-VOLUME_ATTACHMENT: Final = Fields("VolumeAttachment", kube.VolumeAttachment)
+NODE = Fields("Node", kube.Node)
+STORAGE_CLASS = Fields("StorageClass", kube.StorageClass)
+VOLUME_ATTACHMENT = Fields("VolumeAttachment", kube.VolumeAttachment)
 # Alone, for a reader to which a pod counts that cannot be read as a whole.
-POD_PHASE: Final = value_at("Pod", "status.phase", "")
-VOLUME_SNAPSHOT_CONTENT: Final = Fields("VolumeSnapshotContent", kube.VolumeSnapshotContent)
+POD_PHASE = value_at("Pod", "status.phase", "")
+VOLUME_SNAPSHOT_CONTENT = Fields("VolumeSnapshotContent", kube.VolumeSnapshotContent)
 
 
 def _owners(owners: list[OwnerReference] | None) -> tuple[tuple[str, str, str], ...]:
     return tuple((owner.kind, owner.name, owner.uid) for owner in owners or ())
 
 
-_CLAIM_SPEC: Final = Fields(
+_CLAIM_SPEC = Fields(
     "",
     kube.ClaimSpec,
     selector=(
@@ -36,8 +36,8 @@ _CLAIM_SPEC: Final = Fields(
     ),
 )
 # Templates of claims need no metadata.
-CLAIM: Final = Fields("PersistentVolumeClaim", kube.Claim, needs_metadata=False, spec=_CLAIM_SPEC, owners=_owners)
-CLAIM_VOLUME: Final = Fields("", kube.ClaimVolume, template=CLAIM)
+CLAIM = Fields("PersistentVolumeClaim", kube.Claim, needs_metadata=False, spec=_CLAIM_SPEC, owners=_owners)
+CLAIM_VOLUME = Fields("", kube.ClaimVolume, template=CLAIM)
 
 
 def pod_volumes(metadata: Metadata, volumes: list[Any] | None) -> tuple[kube.ClaimVolume, ...]:
@@ -69,7 +69,7 @@ def _unschedulable(entries: list[WireCondition] | None) -> str:
     return f"{scheduled.last_transition_time} {scheduled.reason}: {scheduled.message}"
 
 
-POD: Final = Fields(
+POD = Fields(
     "Pod",
     kube.Pod,
     unschedulable=_unschedulable,
@@ -85,7 +85,7 @@ def _node_affinity(required: pod_constraints.WireNodeSelector | None) -> tuple[t
     return None if terms is None else tuple(term.labels for term in terms)
 
 
-_AVAILABLE_VOLUME: Final = Fields("", kube.AvailableVolume, node_affinity=_node_affinity)
+_AVAILABLE_VOLUME = Fields("", kube.AvailableVolume, node_affinity=_node_affinity)
 
 
 def _if_available(wire: Wire, deleted: str | None, claim: object, phase: str | None) -> kube.AvailableVolume | None:
@@ -95,14 +95,14 @@ def _if_available(wire: Wire, deleted: str | None, claim: object, phase: str | N
     return _AVAILABLE_VOLUME.construct(wire) if free else None
 
 
-PERSISTENT_VOLUME: Final = Fields(
+PERSISTENT_VOLUME = Fields(
     "PersistentVolume",
     kube.PersistentVolume,
     available=(_if_available, _AVAILABLE_VOLUME, str | None, object, str | None),
 )
 
 
-VOLUME_SNAPSHOT: Final = value_at("VolumeSnapshot", "status.boundVolumeSnapshotContentName", "")
+VOLUME_SNAPSHOT = value_at("VolumeSnapshot", "status.boundVolumeSnapshotContentName", "")
 
 
 class _CsiDriver(Wire):
@@ -113,7 +113,7 @@ def _driver_names(drivers: list[_CsiDriver] | None) -> frozenset[str]:
     return frozenset(driver.name for driver in drivers or ())
 
 
-CSI_NODE: Final = value_at("CSINode", "spec.drivers", frozenset[str](), _driver_names)
+CSI_NODE = value_at("CSINode", "spec.drivers", frozenset[str](), _driver_names)
 
 
 class ConfigMap(Wire):
@@ -128,13 +128,13 @@ def _sync_failure(generation: int | None, observed_generation: int | None, entri
     return next((entry.message or "unknown" for entry in current if entry.reason == "SyncFailed"), "")
 
 
-DISRUPTION_BUDGET: Final = Fields(
+DISRUPTION_BUDGET = Fields(
     "PodDisruptionBudget", generic.DisruptionBudget, selector=pod_constraints.label_selector, sync_failure=_sync_failure
 )
 
 
 # The API server refuses longer notes of events.k8s.io; kube-scheduler cuts there, too.
-MAX_MESSAGE: Final = 1024
+MAX_MESSAGE = 1024
 
 
 class ObjectReference(Struct, frozen=True, rename="camel"):

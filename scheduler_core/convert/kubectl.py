@@ -5,7 +5,7 @@ commands that carry out a remedy, in the order of their execution.
 import json
 from collections.abc import Mapping
 from functools import reduce
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 from msgspec import Struct
 
@@ -29,9 +29,7 @@ class WorkloadSpec(Struct, frozen=True):
     claims: Annotated[tuple[Claim, ...], "spec.volumeClaimTemplates"] = ()
 
 
-WORKLOAD_FIELDS: Final = {
-    kind: Fields(kind, WorkloadSpec, claims=kube.CLAIM) for kind in snapshot_kinds.WORKLOADS - {"Pod"}
-}
+WORKLOAD_FIELDS = {kind: Fields(kind, WorkloadSpec, claims=kube.CLAIM) for kind in snapshot_kinds.WORKLOADS - {"Pod"}}
 
 
 def with_namespace(raw: Any, namespace: str) -> Any:
@@ -42,7 +40,7 @@ def with_namespace(raw: Any, namespace: str) -> Any:
 
 
 # What the DaemonSet controller adds to its pods (util.AddOrUpdateDaemonPodTolerations).
-_DAEMON_TAINTS: Final = (
+_DAEMON_TAINTS = (
     ("not-ready", "NoExecute"),
     ("unreachable", "NoExecute"),
     ("disk-pressure", "NoSchedule"),
@@ -50,7 +48,7 @@ _DAEMON_TAINTS: Final = (
     ("pid-pressure", "NoSchedule"),
     ("unschedulable", "NoSchedule"),
 )
-_DAEMON_TOLERATIONS: Final = [
+_DAEMON_TOLERATIONS = [
     {"key": f"node.kubernetes.io/{taint}", "operator": "Exists", "effect": effect} for taint, effect in _DAEMON_TAINTS
 ]
 
@@ -91,7 +89,7 @@ def _mapping(value: object) -> Mapping[str, Any]:
 Command = tuple[str, ...]
 """The words of a command line."""
 
-_VOLUMES: Final = "volumes.longhorn.io"
+_VOLUMES = "volumes.longhorn.io"
 
 
 def replica_move_commands(volume: Volume, replica: str, namespace: str, *, auto_balanced: bool) -> tuple[Command, ...]:

@@ -7,7 +7,7 @@ EndpointSlice.
 
 import ipaddress
 from collections.abc import Mapping
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Struct
@@ -17,7 +17,7 @@ from scheduler_core.convert.meta import Metadata, Wire, decode_json, stored_body
 from scheduler_core.leadership.election import LeaseRecord
 from scheduler_core.leadership.endpoint_slice import Endpoint, LeaderService, Slice
 
-lease: Final = Fields("Lease", LeaseRecord).decode
+lease = Fields("Lease", LeaseRecord).decode
 """The content of a Lease."""
 
 
@@ -136,10 +136,10 @@ def _content(service: LeaderService, desired: Slice) -> dict[str, Any]:
     }
 
 
-SELF_REVIEW: Final[Mapping[str, Any]] = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+SELF_REVIEW: Mapping[str, Any] = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
 """The question as whom the API server knows the caller. Every authenticated user may ask it."""
 
-_PREFIX: Final = "system:serviceaccount:"
+_PREFIX = "system:serviceaccount:"
 
 
 class _User(Struct, frozen=True):

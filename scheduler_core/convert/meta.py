@@ -2,7 +2,7 @@
 field. The metadata of an object of any kind is read even if the rest of the object cannot be.
 """
 
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -99,7 +99,7 @@ def object_name(kind: str, raw: object) -> str:
     return f"{kind} {f'{namespace}/' if namespace else ''}{metadata.get('name')}"
 
 
-_HEADER_KEYS: Final = {"version": "resourceVersion", "created": "creationTimestamp", "deleted": "deletionTimestamp"}
+_HEADER_KEYS = {"version": "resourceVersion", "created": "creationTimestamp", "deleted": "deletionTimestamp"}
 
 
 class Header(Struct, frozen=True, rename=_HEADER_KEYS):

@@ -9,7 +9,6 @@ without hostPort is the host's port of the same number.
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Final
 
 import msgspec
 
@@ -17,12 +16,12 @@ from scheduler_core.convert.meta import Wire
 from scheduler_core.errors import ObjectError, QuantityError
 from scheduler_core.model import constraints, quantity
 
-DO_NOT_SCHEDULE: Final = "DoNotSchedule"
-_OPERATORS: Final = {operator.value: operator for operator in constraints.Operator}
-_LABEL_SELECTOR_OPERATORS: Final = frozenset({"In", "NotIn", "Exists", "DoesNotExist"})
-_WITH_VALUES: Final = frozenset({constraints.Operator.IN, constraints.Operator.NOT_IN})
-_WITHOUT_VALUES: Final = frozenset({constraints.Operator.EXISTS, constraints.Operator.DOES_NOT_EXIST})
-_LABEL_VALUE: Final = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?", re.ASCII)
+DO_NOT_SCHEDULE = "DoNotSchedule"
+_OPERATORS = {operator.value: operator for operator in constraints.Operator}
+_LABEL_SELECTOR_OPERATORS = frozenset({"In", "NotIn", "Exists", "DoesNotExist"})
+_WITH_VALUES = frozenset({constraints.Operator.IN, constraints.Operator.NOT_IN})
+_WITHOUT_VALUES = frozenset({constraints.Operator.EXISTS, constraints.Operator.DOES_NOT_EXIST})
+_LABEL_VALUE = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?", re.ASCII)
 
 
 class WireRequirement(Wire):
@@ -164,10 +163,10 @@ def spread_constraint(wire: WireSpreadConstraint, labels: constraints.Labels) ->
     )
 
 
-CPU: Final = "cpu"
-MEMORY: Final = "memory"
-MILLI: Final = 1000
-_CLASSIC: Final = frozenset({CPU, MEMORY})
+CPU = "cpu"
+MEMORY = "memory"
+MILLI = 1000
+_CLASSIC = frozenset({CPU, MEMORY})
 
 WireAmounts = dict[str, quantity.Amount]
 
@@ -220,10 +219,7 @@ def _container_amount(resources: WireResources | None, name: str, index: int) ->
 
 
 def pod_requests(
-    containers: Containers,
-    init_containers: Containers,
-    overhead: WireAmounts | None,
-    resources: WireResources | None,
+    containers: Containers, init_containers: Containers, overhead: WireAmounts | None, resources: WireResources | None
 ) -> constraints.Amounts:
     """What a pod requests of each resource (PodRequests)."""
     total: dict[str, int] = {}
@@ -251,10 +247,7 @@ def pod_requests(
 
 
 def uncounted_request_fields(
-    containers: Containers,
-    init_containers: Containers,
-    overhead: WireAmounts | None,
-    resources: WireResources | None,
+    containers: Containers, init_containers: Containers, overhead: WireAmounts | None, resources: WireResources | None
 ) -> tuple[str, ...]:
     """The fields with requests that the classic `PodFitsResources` does not count."""
     fields = [

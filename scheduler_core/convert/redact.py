@@ -9,7 +9,7 @@ some parameters of Longhorn's own StorageClasses (other parameters hold URLs wit
 
 import json
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -17,11 +17,11 @@ from scheduler_core.convert import disk_schedule, generic, kubectl, meta, snapsh
 from scheduler_core.convert.fields import Fields
 from scheduler_core.model import kube, longhorn
 
-_ANNOTATIONS: Final = frozenset(
+_ANNOTATIONS = frozenset(
     {*kube.DEFAULT_CLASS_ANNOTATIONS, kube.SELECTED_NODE_ANNOTATION, kube.STORAGE_CLASS_ANNOTATION}
 )
 # What scheduler_core.longhorn.csi_driver reads of a StorageClass.
-STORAGE_CLASS_PARAMETERS: Final = frozenset(
+STORAGE_CLASS_PARAMETERS = frozenset(
     {
         "backingImage", "backingImageDataSourceType", "backingImageDiskSelector", "backingImageNodeSelector",
         "backupBlockSize", "cloneMode", "csi.storage.k8s.io/fstype", "dataEngine", "dataLayout.dataChunks",
@@ -34,8 +34,8 @@ STORAGE_CLASS_PARAMETERS: Final = frozenset(
     }
 )  # fmt: skip
 # What kube-scheduler's own filters read of these kinds, besides what decisions read.
-_FILTERED: Final[Mapping[str, Fields[Any]]] = {"nodes": generic.NODE, "pods": generic.SCHEDULED_POD}
-PROVISIONER: Final = "driver.longhorn.io"
+_FILTERED: Mapping[str, Fields[Any]] = {"nodes": generic.NODE, "pods": generic.SCHEDULED_POD}
+PROVISIONER = "driver.longhorn.io"
 
 
 def redact(kind: snapshot_kinds.SnapshotKind, api_version: str, raw: bytes | msgspec.Raw) -> dict[str, Any]:
@@ -123,8 +123,8 @@ def _merge(first: Any, second: Any) -> Any:
     return first
 
 
-_EVERY_LABEL: Final = None
-_KEPT_LABELS: Final[Mapping[str, tuple[str, ...] | None]] = {
+_EVERY_LABEL = None
+_KEPT_LABELS: Mapping[str, tuple[str, ...] | None] = {
     "nodes": _EVERY_LABEL,
     # `keep_selected_labels` removes most of them once all pods are known.
     "pods": _EVERY_LABEL,

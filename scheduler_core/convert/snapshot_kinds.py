@@ -6,7 +6,7 @@ bug report shows it. The controllers read the same object through `disk_schedule
 """
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -20,7 +20,7 @@ from scheduler_core.model import longhorn
 from scheduler_core.model.snapshot import NamespacedName, Snapshot
 from scheduler_core.values import replace
 
-_DISK: Final = Fields("", longhorn.Disk)
+_DISK = Fields("", longhorn.Disk)
 
 
 def _join_disks(spec_disks: dict[str, Any] | None, status_disks: dict[str, Any] | None) -> tuple[longhorn.Disk, ...]:
@@ -39,22 +39,22 @@ def _join_disks(spec_disks: dict[str, Any] | None, status_disks: dict[str, Any] 
     return tuple(disks)
 
 
-LONGHORN_NODE: Final = Fields(
+LONGHORN_NODE = Fields(
     "Node.longhorn.io", longhorn.Node, disks=(_join_disks, map_of(_DISK.part("spec")), map_of(_DISK.part("status")))
 )
-VOLUME: Final = Fields("Volume.longhorn.io", longhorn.Volume)
-REPLICA: Final = Fields("Replica.longhorn.io", longhorn.Replica)
-BACKING_IMAGE: Final = Fields(
+VOLUME = Fields("Volume.longhorn.io", longhorn.Volume)
+REPLICA = Fields("Replica.longhorn.io", longhorn.Replica)
+BACKING_IMAGE = Fields(
     "BackingImage.longhorn.io",
     longhorn.BackingImage,
     disks=(lambda files: tuple(sorted(files or ())), map_of(meta.Wire | None)),
 )
-BACKUP: Final = Fields("Backup.longhorn.io", longhorn.Backup)
-ENGINE_IMAGE: Final = Fields("EngineImage.longhorn.io", longhorn.EngineImage)
-INSTANCE_MANAGER: Final = Fields("InstanceManager.longhorn.io", longhorn.InstanceManager)
+BACKUP = Fields("Backup.longhorn.io", longhorn.Backup)
+ENGINE_IMAGE = Fields("EngineImage.longhorn.io", longhorn.EngineImage)
+INSTANCE_MANAGER = Fields("InstanceManager.longhorn.io", longhorn.InstanceManager)
 
 
-SETTING: Final = value_at("Setting.longhorn.io", "value", "")
+SETTING = value_at("Setting.longhorn.io", "value", "")
 
 
 class _Spec(meta.Wire):
@@ -91,8 +91,8 @@ def redacted_disk_schedule(wire: RedactedDiskSchedule) -> model.DiskSchedule:
     return replace(schedule, status=replace(schedule.status, conditions=()))
 
 
-LONGHORN_GROUP: Final = "longhorn.io"
-SNAPSHOT_GROUP: Final = "snapshot.storage.k8s.io"
+LONGHORN_GROUP = "longhorn.io"
+SNAPSHOT_GROUP = "snapshot.storage.k8s.io"
 
 Key = str | NamespacedName
 
@@ -129,7 +129,7 @@ class SnapshotKind(Struct, frozen=True):
         return key, self.fields.construct(wire)
 
 
-_KINDS: Final = (
+_KINDS = (
     SnapshotKind("", kube.NODE, "nodes"),
     SnapshotKind("", kube.POD, "pods", namespaced=True),
     SnapshotKind("", kube.CLAIM, "claims", namespaced=True),
@@ -154,10 +154,10 @@ _KINDS: Final = (
         "disk_schedules",
     ),
 )
-KINDS: Final = {(kind.group, kind.kind): kind for kind in _KINDS}
+KINDS = {(kind.group, kind.kind): kind for kind in _KINDS}
 # The same with what kube-scheduler's own filters read of pods.
-PREDICTED_KINDS: Final = {**KINDS, ("", "Pod"): SnapshotKind("", generic.SCHEDULED_POD, "pods", namespaced=True)}
-WORKLOADS: Final = frozenset({"Pod", "Deployment", "StatefulSet", "ReplicaSet", "DaemonSet", "Job", "CronJob"})
+PREDICTED_KINDS = {**KINDS, ("", "Pod"): SnapshotKind("", generic.SCHEDULED_POD, "pods", namespaced=True)}
+WORKLOADS = frozenset({"Pod", "Deployment", "StatefulSet", "ReplicaSet", "DaemonSet", "Job", "CronJob"})
 
 
 def group_of(api_version: str) -> str:

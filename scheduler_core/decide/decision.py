@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Final
 
 from msgspec import Struct, field
 
@@ -23,7 +22,7 @@ from scheduler_core.values import replace
 from scheduler_core.volumes.demand_index import DemandIndex
 from scheduler_core.volumes.resolve import PodVolume, Resolution, is_local
 
-_TAKES_NO_SPACE: Final = frozenset({Reason.NO_VOLUMES, Reason.HOME, Reason.ATTACHABLE})
+_TAKES_NO_SPACE = frozenset({Reason.NO_VOLUMES, Reason.HOME, Reason.ATTACHABLE})
 
 
 class Packing(StrEnum):
@@ -85,10 +84,10 @@ class Competing(Struct, frozen=True):
 # In place of competing pods, nodes that take no new volumes now, because they are reserved for other pods (the proposal's reservations).
 # A pod whose replicas are already on such a node may still return to it.
 Contenders = frozenset[str] | Competing
-NO_CONTENDERS: Final = frozenset[str]()  # the pod is evaluated alone
+NO_CONTENDERS = frozenset[str]()  # the pod is evaluated alone
 
 
-NO_SCORES: Final[Mapping[str, int]] = MappingProxyType({})
+NO_SCORES: Mapping[str, int] = MappingProxyType({})
 
 
 class Decision(Struct, frozen=True):
@@ -171,7 +170,7 @@ def volumes_to_offer(resolution: Resolution) -> tuple[PodVolume, ...]:
 
 # The worst reason counts on a node with several possible volumes. Refusals that may pass are less severe than all
 # others. The others have the order of `Reason`: the order of the matches depends on the claims' names.
-_PASSING: Final = (
+_PASSING = (
     Reason.NO_VOLUMES,
     Reason.HOME,
     Reason.ATTACHABLE,
@@ -182,8 +181,8 @@ _PASSING: Final = (
     Reason.SPOKEN_FOR,
     Reason.NEVER_SAFE,
 )
-_REFUSED: Final = len(_PASSING)
-_SEVERITY: Final = {
+_REFUSED = len(_PASSING)
+_SEVERITY = {
     reason: severity
     for severity, reason in enumerate((*_PASSING, *(reason for reason in reversed(Reason) if reason not in _PASSING)))
 }
@@ -239,14 +238,14 @@ def combine_decisions(decisions: Sequence[Decision], candidates: Sequence[str]) 
 
 # An ordinary entry takes 1.4 kB of memory, and recording it 13 µs. One whose texts all have their greatest length takes 8 kB, or 26 kB if
 # each character takes four bytes.
-MAX_DECISIONS: Final = 1000
-MAX_OFFERED: Final = 10
+MAX_DECISIONS = 1000
+MAX_OFFERED = 10
 # A policy's rules may have a text of their own for each node.
-MAX_REASONS: Final = 8
+MAX_REASONS = 8
 # A caller may send names of any length. The longest that Kubernetes accepts has 253 characters.
-MAX_LENGTH: Final = 253
+MAX_LENGTH = 253
 # As long as the note of a Kubernetes Event.
-MAX_ERROR_LENGTH: Final = 1024
+MAX_ERROR_LENGTH = 1024
 
 
 class DecisionOutcome(StrEnum):

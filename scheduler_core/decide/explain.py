@@ -3,7 +3,6 @@ that does not. It does not question the decision.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 from msgspec import Struct
 
@@ -23,11 +22,11 @@ from scheduler_core.values import replace
 from scheduler_core.volumes.resolve import MAX_VOLUMES_PER_NODE, PodVolume, Resolution
 
 # Plans and missing bytes take longer than the decision, and kube-scheduler does not wait for them.
-EXPLAIN_STEPS_FACTOR: Final = 4
+EXPLAIN_STEPS_FACTOR = 4
 # The volumes that need space on the node fit, but maybe not together with these replicas.
-_OPEN_DECISION: Final = "it is undecided whether these replicas find room together: "
+_OPEN_DECISION = "it is undecided whether these replicas find room together: "
 # With these it is proven that there is no packing. With others there may be one: volumes that wait may only be order-unsafe.
-_LACKING_SPACE: Final = frozenset({Reason.INSUFFICIENT_STORAGE, Reason.NOT_TOGETHER, Reason.SPOKEN_FOR})
+_LACKING_SPACE = frozenset({Reason.INSUFFICIENT_STORAGE, Reason.NOT_TOGETHER, Reason.SPOKEN_FOR})
 
 
 class Explanation(Struct, frozen=True):

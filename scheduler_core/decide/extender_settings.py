@@ -12,21 +12,21 @@ ignored, so a ConfigMap may hold more.
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any
 
 from msgspec import Struct
 
 from scheduler_core.longhorn.settings import parse_bool
 from scheduler_core.model.installation import ENABLED, ENFORCEMENT
 
-POD_SCHEDULING_TIMEOUT: Final = "scheduler-extender-pod-scheduling-timeout"
-NODE_RESERVATION_TIMEOUT: Final = "scheduler-extender-node-reservation-timeout"
-PLACEMENT_GUARD: Final = "placement-guard"
-GUARD_OTHER_NODES: Final = "placement-guard-other-nodes"
-DEFAULTS: Final = "defaults"
-INSTALLED: Final = "the value as installed"
-_PREFIXES: Final = ("scheduler-extender-", PLACEMENT_GUARD)
-_MAX_SECONDS: Final = 3600
+POD_SCHEDULING_TIMEOUT = "scheduler-extender-pod-scheduling-timeout"
+NODE_RESERVATION_TIMEOUT = "scheduler-extender-node-reservation-timeout"
+PLACEMENT_GUARD = "placement-guard"
+GUARD_OTHER_NODES = "placement-guard-other-nodes"
+DEFAULTS = "defaults"
+INSTALLED = "the value as installed"
+_PREFIXES = ("scheduler-extender-", PLACEMENT_GUARD)
+_MAX_SECONDS = 3600
 
 
 class Enforcement(StrEnum):
@@ -93,7 +93,7 @@ def _word_parser(words: type[StrEnum]) -> Callable[[str], StrEnum]:
     return parse
 
 
-_SETTINGS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
+_SETTINGS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     ENABLED: ("enabled", parse_bool),
     POD_SCHEDULING_TIMEOUT: ("pod_scheduling_timeout", _parse_seconds),
     NODE_RESERVATION_TIMEOUT: ("node_reservation_timeout", _parse_seconds),
@@ -104,7 +104,7 @@ _SETTINGS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
 
 
 # What manifests/base and the chart write into the ConfigMap.
-_INSTALLED_VALUES: Final = ExtenderSettings(enabled=True, placement_guard=GuardMode.ENFORCE)
+_INSTALLED_VALUES = ExtenderSettings(enabled=True, placement_guard=GuardMode.ENFORCE)
 
 
 class SettingsHistory:

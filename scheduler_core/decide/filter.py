@@ -18,7 +18,7 @@ Data flow of one request (Longhorn's scheduler-extender proposal, Filter steps 1
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from scheduler_core import errors, values
 from scheduler_core.cluster.view import View
@@ -46,7 +46,7 @@ from scheduler_core.volumes.requirements import requirements
 from scheduler_core.volumes.resolve import PodVolume, Resolution, exceeds_attach_limit
 
 # Reasons that may hold only because of what was offered to other pods.
-_WORTH_WAITING: Final = UNSAFE | {Reason.SPOKEN_FOR}
+_WORTH_WAITING = UNSAFE | {Reason.SPOKEN_FOR}
 
 
 class FilterRequest(contention.PodQuery, frozen=True, kw_only=True):

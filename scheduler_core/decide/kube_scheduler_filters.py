@@ -7,7 +7,6 @@ plugins, node by node → the first refusal of each node.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 from msgspec import Struct
 
@@ -18,15 +17,15 @@ from scheduler_core.model import constraints, kube
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.values import replace
 
-RESOURCES_PLUGIN: Final = "NodeResourcesFit"
-VOLUME_PLUGIN: Final = "VolumeBinding"
-RESTRICTIONS_PLUGIN: Final = "VolumeRestrictions"
-VOLUME_AFFINITY: Final = "volume node affinity does not match"
-READ_WRITE_ONCE_POD: Final = "ReadWriteOncePod"
-_UNBOUND: Final = "pod has unbound immediate PersistentVolumeClaims"
-_IN_USE: Final = "a pod uses the claim, whose access mode is ReadWriteOncePod"
+RESOURCES_PLUGIN = "NodeResourcesFit"
+VOLUME_PLUGIN = "VolumeBinding"
+RESTRICTIONS_PLUGIN = "VolumeRestrictions"
+VOLUME_AFFINITY = "volume node affinity does not match"
+READ_WRITE_ONCE_POD = "ReadWriteOncePod"
+_UNBOUND = "pod has unbound immediate PersistentVolumeClaims"
+_IN_USE = "a pod uses the claim, whose access mode is ReadWriteOncePod"
 # The predicate that decides as each plugin does, in kube-scheduler's order.
-PLUGIN_RULES: Final = {
+PLUGIN_RULES = {
     "NodeUnschedulable": "CheckNodeUnschedulable",
     "TaintToleration": "PodToleratesNodeTaints",
     "NodeAffinity": "NodeAffinity",

@@ -12,7 +12,6 @@ kube-scheduler retry it at once. Pure values, times in seconds on the caller's c
 
 import math
 from collections.abc import Hashable
-from typing import Final
 
 from msgspec import Struct
 
@@ -30,13 +29,13 @@ from scheduler_core.volumes.free_volume_matching import may_match
 from scheduler_core.volumes.requirements import requirements
 from scheduler_core.volumes.resolve import Resolution
 
-BACKOFF: Final = Backoff(1.0, 60.0)
+BACKOFF = Backoff(1.0, 60.0)
 # Every nudge is a write to the API server.
-NUDGES_PER_SECOND: Final = 20.0
-BURST: Final = 100
-NUDGE_LIMIT: Final = TokenBucket(NUDGES_PER_SECOND, BURST)
+NUDGES_PER_SECOND = 20.0
+BURST = 100
+NUDGE_LIMIT = TokenBucket(NUDGES_PER_SECOND, BURST)
 # kube-scheduler retries a nudged pod within milliseconds, unless its own back-off or other pods are in the way.
-PENDING_NUDGE_LIFETIME: Final = 3.0
+PENDING_NUDGE_LIFETIME = 3.0
 
 
 class NudgeBackoff(Struct, frozen=True):

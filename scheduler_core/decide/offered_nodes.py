@@ -23,7 +23,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from heapq import heapify, heappop, heapreplace, nsmallest
 from itertools import islice
-from typing import Final
 
 from msgspec import Struct
 
@@ -48,9 +47,9 @@ from scheduler_core.volumes.existing_replicas import ReplicaUse, decided_node, r
 from scheduler_core.volumes.resolve import PodVolume
 
 # kube-scheduler too looks at all of up to 100 nodes, and at a sample of more (minFeasibleNodesToFind).
-MANY_NODES: Final = 100
-MAX_OF_MANY_NODES: Final = 32
-_SAFETY: Final = {None: 0, Reason.STALE_UNSAFE: 1, Reason.ORDER_UNSAFE: 2}
+MANY_NODES = 100
+MAX_OF_MANY_NODES = 32
+_SAFETY = {None: 0, Reason.STALE_UNSAFE: 1, Reason.ORDER_UNSAFE: 2}
 
 
 def choose_nodes(decision: Decision, view: View, competing: int, recent: int = 0) -> frozenset[str]:

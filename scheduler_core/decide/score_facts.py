@@ -11,7 +11,6 @@ Correctness does not depend on it.
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
-from typing import Final
 
 from msgspec import Struct
 
@@ -32,7 +31,7 @@ from scheduler_core.volumes.requirements import Requirements, requirements
 from scheduler_core.volumes.resolve import PodVolume, Resolution
 
 # Number of cached nodes over all requirements; half a kilobyte each.
-MAX_CACHED_NODES: Final = 50_000
+MAX_CACHED_NODES = 50_000
 
 Disks = tuple[DiskFacts, ...]
 

@@ -9,7 +9,6 @@ and the backing image that it needs on the disk are granted together, or neither
 """
 
 from collections.abc import Sequence
-from typing import Final
 
 from msgspec import Struct
 
@@ -28,7 +27,7 @@ from scheduler_core.model.quantity import MAX_BYTES
 from scheduler_core.values import replace
 
 _Key = tuple[RequestKind, str]
-_HOLDS_NOTHING: Final = Allocation(AllocationState.REJECTED, 0)
+_HOLDS_NOTHING = Allocation(AllocationState.REJECTED, 0)
 
 
 class Limit(Struct, frozen=True):

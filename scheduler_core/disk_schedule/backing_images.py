@@ -190,13 +190,7 @@ def candidate_disks(cluster: Cluster, space: Mapping[str, DiskSpace], image: Bac
     node_of_disk = {disk.uuid: node.name for node in cluster.nodes.values() for disk in node.disks if disk.uuid}
     nodes_with_copy = {node_of_disk[uuid] for uuid in image.disks if uuid in node_of_disk}
     ranked = sorted(
-        (
-            node.name in nodes_with_copy,
-            -space[disk.uuid].free,
-            node.name,
-            disk.name,
-            disk.uuid,
-        )
+        (node.name in nodes_with_copy, -space[disk.uuid].free, node.name, disk.name, disk.uuid)
         for node, disk in _eligible_disks(cluster, image)
         if disk.uuid in space
     )

@@ -17,7 +17,6 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from itertools import takewhile
-from typing import Final
 
 from msgspec import Struct
 
@@ -135,9 +134,9 @@ def _count_kind(
 
 
 # Nodes that are evaluated for one replica: so many, or else more, or else all.
-_EVALUATED_NODES: Final = (6, 64, math.inf)
+_EVALUATED_NODES = (6, 64, math.inf)
 # Longhorn prefers zones without replicas, and the roomiest nodes may all be in zones with one.
-_MIN_IN_UNUSED_ZONES: Final = 3
+_MIN_IN_UNUSED_ZONES = 3
 
 
 class DiskChoice(Struct, frozen=True):

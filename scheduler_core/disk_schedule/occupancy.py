@@ -13,7 +13,6 @@ also reads its occupancy:
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from enum import Enum, auto
-from typing import Final
 
 from msgspec import Struct
 
@@ -147,7 +146,7 @@ def has_run(replica: longhorn.Replica) -> bool:
     return bool(replica.healthy_at or replica.failed_at) or replica.current_state not in {"", "stopped"}
 
 
-NOT_STARTED: Final = frozenset({"", "pending"})
+NOT_STARTED = frozenset({"", "pending"})
 """States of a copy that has not begun."""
 
 
@@ -189,7 +188,7 @@ class DiskOccupancy(Struct, frozen=True):
         return DiskOccupancy(occupants[RequestKind.REPLICA], occupants[RequestKind.BACKING_IMAGE])
 
 
-NO_OCCUPANTS: Final = DiskOccupancy()
+NO_OCCUPANTS = DiskOccupancy()
 
 
 def replica_occupant(replica: longhorn.Replica, volume: longhorn.Volume | None) -> Occupant | None:

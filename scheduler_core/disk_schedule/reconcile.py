@@ -6,7 +6,6 @@ Node sync decides which DiskSchedules to create, update and delete: one for each
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from typing import Final
 
 from msgspec import Struct
 
@@ -32,8 +31,8 @@ from scheduler_core.model.quantity import MAX_BYTES, format_bytes, join_first
 from scheduler_core.values import replace
 
 # What Kubernetes accepts as an object's name (DNS-1123 subdomain).
-_OBJECT_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-_MAX_OBJECT_NAME: Final = 253
+_OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_MAX_OBJECT_NAME = 253
 
 
 class Create(Struct, frozen=True):
@@ -157,7 +156,7 @@ def _locate_disks(
 
 
 # Of storageAvailable: a smaller change is not written at once.
-_MATERIAL_PART: Final = 100
+_MATERIAL_PART = 100
 
 NodeLookup = Node | Fault | None
 """A Longhorn node; None if it does not exist, a Fault if it cannot be read."""
@@ -298,9 +297,9 @@ def mirror_status(schedule: DiskSchedule, node: NodeLookup, now: str) -> DiskSch
     return None if status == schedule.status else status
 
 
-GRANTED: Final = "Granted"
-REJECTED: Final = "Rejected"
-RELEASED: Final = "Released"
+GRANTED = "Granted"
+REJECTED = "Rejected"
+RELEASED = "Released"
 
 
 class AllocationEvent(Struct, frozen=True):

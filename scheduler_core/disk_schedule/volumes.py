@@ -8,7 +8,6 @@ and its replicas after them from the API server. Then a request is never younger
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import datetime, timedelta
-from typing import Final
 
 from msgspec import Struct
 
@@ -22,7 +21,7 @@ from scheduler_core.model.disk_schedule import DiskSchedule, RequestKind
 from scheduler_core.model.kube import Condition
 from scheduler_core.values import replace
 
-_PLACING_TIME: Final = timedelta(seconds=3)
+_PLACING_TIME = timedelta(seconds=3)
 
 
 class VolumeSnapshot(Struct, frozen=True):

@@ -3,7 +3,6 @@ of the conditions that are written.
 """
 
 from collections.abc import Mapping
-from typing import Final
 
 from msgspec import Struct
 
@@ -12,33 +11,33 @@ from scheduler_core.model.kube import Condition, condition
 from scheduler_core.model.longhorn import Replica
 from scheduler_core.values import replace
 
-SCHEDULABLE: Final = "Schedulable"
-REQUESTS_VALID: Final = "RequestsValid"
-DISK_ALLOCATION: Final = "DiskAllocation"
+SCHEDULABLE = "Schedulable"
+REQUESTS_VALID = "RequestsValid"
+DISK_ALLOCATION = "DiskAllocation"
 
-NODE_MISSING: Final = "NodeMissing"
-NODE_UNREADABLE: Final = "NodeUnreadable"
-DISK_MISSING: Final = "DiskMissing"
-DISK_REPLACED: Final = "DiskReplaced"
-DISK_NOT_READY: Final = "DiskNotReady"
-DISK_NOT_SCHEDULABLE: Final = "DiskNotSchedulable"
-BEING_DELETED: Final = "BeingDeleted"
-OVER_ALLOCATED: Final = "OverAllocated"
-INVALID_REQUESTS: Final = "InvalidRequests"
+NODE_MISSING = "NodeMissing"
+NODE_UNREADABLE = "NodeUnreadable"
+DISK_MISSING = "DiskMissing"
+DISK_REPLACED = "DiskReplaced"
+DISK_NOT_READY = "DiskNotReady"
+DISK_NOT_SCHEDULABLE = "DiskNotSchedulable"
+BEING_DELETED = "BeingDeleted"
+OVER_ALLOCATED = "OverAllocated"
+INVALID_REQUESTS = "InvalidRequests"
 
-ALLOCATION_PENDING: Final = "AllocationPending"
-ALLOCATION_REJECTED: Final = "AllocationRejected"
-NO_DISK: Final = "NoDiskWithRoom"
-BACKING_IMAGE_MISSING: Final = "BackingImageMissing"
-BACKING_IMAGE_PENDING: Final = "BackingImagePending"
-UNREADABLE: Final = "Unreadable"
-PLACE_CONTRADICTED: Final = "PlaceContradicted"
-EXPANSION_PENDING: Final = "ExpansionPending"
-EXPANSION_GRANTED: Final = "ExpansionGranted"
-EXPANSION_REJECTED: Final = "ExpansionRejected"
+ALLOCATION_PENDING = "AllocationPending"
+ALLOCATION_REJECTED = "AllocationRejected"
+NO_DISK = "NoDiskWithRoom"
+BACKING_IMAGE_MISSING = "BackingImageMissing"
+BACKING_IMAGE_PENDING = "BackingImagePending"
+UNREADABLE = "Unreadable"
+PLACE_CONTRADICTED = "PlaceContradicted"
+EXPANSION_PENDING = "ExpansionPending"
+EXPANSION_GRANTED = "ExpansionGranted"
+EXPANSION_REJECTED = "ExpansionRejected"
 
 
-_GONE: Final = frozenset({NODE_MISSING, DISK_MISSING, DISK_REPLACED})
+_GONE = frozenset({NODE_MISSING, DISK_MISSING, DISK_REPLACED})
 
 
 def gone_disk(schedule: DiskSchedule) -> str:

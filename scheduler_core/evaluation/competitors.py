@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from itertools import chain, count
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -32,7 +32,7 @@ from scheduler_core.volumes.requirements import Requirements, requirements, volu
 from scheduler_core.volumes.resolve import PodVolume, current_volume, is_local
 
 # A cluster has a handful of sizes and classes in many combinations; beyond this they get new numbers, never numbers in use.
-_MAX_GROUPS: Final = 100_000
+_MAX_GROUPS = 100_000
 
 Volumes = tuple[PodVolume, ...]
 
@@ -63,7 +63,7 @@ class Requester(Struct, frozen=True):
         return cls(uid, frozenset(identity(volume) for volume in volumes).union(claims), priority)
 
 
-NO_REQUESTER: Final = Requester("", frozenset())
+NO_REQUESTER = Requester("", frozenset())
 
 
 class ContentionQuery(Struct, frozen=True):

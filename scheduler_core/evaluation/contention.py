@@ -17,7 +17,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from heapq import merge
 from itertools import islice
-from typing import Final
 
 from msgspec import Struct
 
@@ -49,10 +48,10 @@ from scheduler_core.volumes.requirements import Requirements, requirements
 from scheduler_core.volumes.resolve import Resolution
 
 # A search starts over each time: with hardly more steps it would end where it ended the last time.
-_RETRY_FACTOR: Final = 2
+_RETRY_FACTOR = 2
 # Autoscalers add and remove nodes; entries of removed nodes are dropped once they are as many as those of existing nodes.
-_ENTRIES_PER_NODE: Final = 2
-_MIN_ENTRIES: Final = 64
+_ENTRIES_PER_NODE = 2
+_MIN_ENTRIES = 64
 
 
 class _Entry(Struct, frozen=True):

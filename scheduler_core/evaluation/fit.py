@@ -10,7 +10,7 @@ Outdated status may lead Longhorn to overbook a disk. Its free bytes and those t
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, combinations, islice, product
-from typing import Any, Final
+from typing import Any
 
 from msgspec import Struct
 
@@ -39,11 +39,11 @@ AllowedDisks = Mapping[int, int]
 """For some required volumes, then optional ones, by index, the bit mask of disks that they may use."""
 
 # Two volumes of different images on twelve disks have 169 choices; a node with more than this is not worth the search.
-MAX_VARIANTS: Final = 4096
-_FIRST_PORTION: Final = 1_000
-_PACKING_PORTIONS: Final = Portions(_FIRST_PORTION, STEPS_PER_REQUEST)
-_ORDER_PORTIONS: Final = Portions(_FIRST_PORTION, MAX_STEPS_PER_NODE)
-_STEPS_PER_VARIANT: Final = 20
+MAX_VARIANTS = 4096
+_FIRST_PORTION = 1_000
+_PACKING_PORTIONS = Portions(_FIRST_PORTION, STEPS_PER_REQUEST)
+_ORDER_PORTIONS = Portions(_FIRST_PORTION, MAX_STEPS_PER_NODE)
+_STEPS_PER_VARIANT = 20
 
 
 class OpenDisk(Struct, frozen=True):

@@ -18,7 +18,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate, chain
-from typing import Final
 
 from msgspec import Struct
 
@@ -165,10 +164,10 @@ def copy_sizes(view: View, image: str, uuids: Iterable[str]) -> tuple[int, ...]:
 
 
 # With more space the node would take a replica.
-_LACKING_SPACE: Final = frozenset({None, Reason.DISK_PRESSURE, Reason.LOW_AVAILABLE, Reason.INSUFFICIENT_STORAGE})
-NODE_SETTING: Final = "replica-soft-anti-affinity"
-ZONE_SETTING: Final = "replica-zone-soft-anti-affinity"
-DEGRADED_SETTING: Final = "allow-volume-creation-with-degraded-availability"
+_LACKING_SPACE = frozenset({None, Reason.DISK_PRESSURE, Reason.LOW_AVAILABLE, Reason.INSUFFICIENT_STORAGE})
+NODE_SETTING = "replica-soft-anti-affinity"
+ZONE_SETTING = "replica-zone-soft-anti-affinity"
+DEGRADED_SETTING = "allow-volume-creation-with-degraded-availability"
 
 
 class DomainShortage(Struct, frozen=True):
@@ -313,9 +312,9 @@ class OptionalVolumes(Struct, frozen=True):
         return frozenset(replica.node_id for volume in volumes.values() for replica in volume.replicas)
 
 
-NO_OPTIONAL_VOLUMES: Final = OptionalVolumes()
+NO_OPTIONAL_VOLUMES = OptionalVolumes()
 # Without disks, so none is under pressure.
-_ANY_NODE: Final = longhorn.Node(name="")
+_ANY_NODE = longhorn.Node(name="")
 
 
 def _key(on_node: Optional) -> tuple[object, ...]:

@@ -15,7 +15,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from functools import lru_cache, partial
 from math import gcd
-from typing import Final
 
 from msgspec import Struct
 
@@ -86,11 +85,7 @@ class NodeEvaluation(Struct, frozen=True):
 
 
 def evaluate_node(
-    view: View,
-    resolution: Resolution,
-    name: str,
-    competitors: Volumes = (),
-    optional: tuple[OptionalVolume, ...] = (),
+    view: View, resolution: Resolution, name: str, competitors: Volumes = (), optional: tuple[OptionalVolume, ...] = ()
 ) -> NodeEvaluation:
     """Evaluates one node for the pod's volumes, packed with those of competitors."""
     # `optional` volumes may be in their way.
@@ -138,11 +133,11 @@ def _disks_anti_affinity_allows(view: View, volume: PodVolume, name: str, disks:
 
 
 # About 10 ms, so that a probe is a short turn of the event loop.
-_STEPS_PER_PROBE: Final = 10_000
+_STEPS_PER_PROBE = 10_000
 # What a probe costs that needs no search.
-_FIXED_STEPS_PER_PROBE: Final = 10
+_FIXED_STEPS_PER_PROBE = 10
 # Of so many bytes no disk is, and a range of more numbers has no length in CPython.
-_LARGEST_DISK: Final = 2**62
+_LARGEST_DISK = 2**62
 
 
 class MissingSpace(Struct, frozen=True):

@@ -16,7 +16,6 @@ on the results: without any the answers are the same, slower, and less of the bu
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Final
 
 from msgspec import Struct
 
@@ -35,7 +34,7 @@ from scheduler_core.volumes.demand_index import DemandIndex
 from scheduler_core.volumes.requirements import Requirements, VolumeClasses, requirements
 from scheduler_core.volumes.resolve import PodVolume, Resolution
 
-_RULES_BY_REASON: Final = {
+_RULES_BY_REASON = {
     Reason.BAD_SETTING: (Rule.SETTING_FAULT,),
     Reason.NO_BACKING_IMAGE: (Rule.BACKING_IMAGE_MISSING,),
     Reason.LINKED_CLONE: (Rule.LINKED_CLONE_SOURCE_MISSING, Rule.LINKED_CLONE, Rule.LINKED_CLONE_DISK),
@@ -68,9 +67,9 @@ _RULES_BY_REASON: Final = {
     Reason.LOW_AVAILABLE: (Rule.STORAGE_MAXIMUM, Rule.STORAGE_AVAILABLE, Rule.ACTUAL_SPACE),
     Reason.INSUFFICIENT_STORAGE: (Rule.SCHEDULING_SPACE,),
 }
-REASONS: Final = {rule: reason for reason, rules in _RULES_BY_REASON.items() for rule in rules}
+REASONS = {rule: reason for reason, rules in _RULES_BY_REASON.items() for rule in rules}
 # Longhorn checks a disk in the order in which Rule lists its rules, so the disk refused by the last rule came closest.
-CLOSENESS: Final = {rule: position for position, rule in enumerate(Rule)}
+CLOSENESS = {rule: position for position, rule in enumerate(Rule)}
 
 
 class Refused(Struct, frozen=True):
@@ -261,18 +260,18 @@ class ProfileTable:
 
 
 # A table of 5,000 different nodes with two disks holds 2 MB; a cluster has a handful of StorageClasses and so of classes.
-MAX_TABLES: Final = 64
+MAX_TABLES = 64
 # 30 bytes each, measured with 5,000 nodes.
-MAX_RESULTS: Final = 250_000
+MAX_RESULTS = 250_000
 # Together with competitors nearly every node has requirements of its own, with one result each; their keys take memory too.
-MAX_REQUIREMENTS: Final = 16_384
-_WEIGHT_OF_REQUIREMENTS: Final = 15
-_MAX_WEIGHT: Final = MAX_RESULTS + MAX_REQUIREMENTS * _WEIGHT_OF_REQUIREMENTS
+MAX_REQUIREMENTS = 16_384
+_WEIGHT_OF_REQUIREMENTS = 15
+_MAX_WEIGHT = MAX_RESULTS + MAX_REQUIREMENTS * _WEIGHT_OF_REQUIREMENTS
 # A table whose nodes changed this often is built again, or it would keep every profile it ever met.
-_MAX_STALE_PROFILES: Final = 4
+_MAX_STALE_PROFILES = 4
 
 # Undecided profiles over all requirements; a pod with many of them is rare.
-MAX_UNFINISHED: Final = 20_000
+MAX_UNFINISHED = 20_000
 
 Results = dict[Profile, Reason]
 
@@ -364,7 +363,7 @@ class ProfileCache:
         return {**cached, **results} if undecided else cached
 
 
-_MAX_PLACEMENTS: Final = 1024
+_MAX_PLACEMENTS = 1024
 
 
 class ClusterState:

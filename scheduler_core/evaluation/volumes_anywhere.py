@@ -15,7 +15,7 @@ places what a lost disk leaves behind within the same moments and on status that
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from scheduler_core.caches import ChangeLog, NodeResults, nodes_changed_since
 from scheduler_core.cluster.view import View
@@ -39,7 +39,7 @@ from scheduler_core.volumes.requirements import Requirements, requirements
 from scheduler_core.volumes.resolve import PodVolume
 
 # Results of nodes over all sets of volumes that may go anywhere; the latest sets stay.
-_MAX_JOINT: Final = 20_000
+_MAX_JOINT = 20_000
 
 
 class VolumesAnywhere(NamedTuple):
@@ -106,7 +106,7 @@ class JointCompetitors:
 
 
 # A search that gave up counts, or the space might be promised twice.
-FITTING: Final = frozenset({verdict.Reason.ROOM, verdict.Reason.UNDECIDED})
+FITTING = frozenset({verdict.Reason.ROOM, verdict.Reason.UNDECIDED})
 
 
 def volumes_fit(query: ContentionQuery, name: str, volumes: Sequence[PodVolume]) -> bool:
@@ -159,9 +159,9 @@ def _nodes_with_room(query: ContentionQuery, names: list[str], volumes: Volumes)
     return with_room, without_room
 
 
-ROAMING_LIFETIME: Final = UNPLACED_LIFETIME
+ROAMING_LIFETIME = UNPLACED_LIFETIME
 # Each costs a look-up per node and request. A node runs 110 pods at most, by the kubelet's default.
-MAX_ROAMING: Final = 110
+MAX_ROAMING = 110
 Version = tuple[ChangeLog, ChangeLog]  # of disk profiles and of demand
 
 
@@ -178,11 +178,7 @@ def roaming_key(volume: PodVolume) -> str:
 
 
 def volumes_roaming_from(
-    view: View,
-    name: str,
-    demands: Iterable[Demand],
-    volumes_by_offer: VolumesByOffer,
-    competitors: Competitors,
+    view: View, name: str, demands: Iterable[Demand], volumes_by_offer: VolumesByOffer, competitors: Competitors
 ) -> Iterator[RoamingVolume]:
     """Returns the volumes of demand and offers that roam from a node."""
     fitting = frozenset(map(identity, competitors.volumes))

@@ -11,7 +11,6 @@ Answers are kept with the state, so that equal pods are answered once per state.
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Final
 
 from msgspec import Struct
 
@@ -38,17 +37,14 @@ from scheduler_core.packing.spread import SHARED, ReplicaGroup, fits_spread
 from scheduler_core.volumes.existing_replicas import nodes_with_replica
 from scheduler_core.volumes.resolve import Resolution
 
-MAX_DISKS: Final = 50
+MAX_DISKS = 50
 """With more useful disks than this the replicas are counted, not placed."""
-MAX_REPLICAS: Final = 200
+MAX_REPLICAS = 200
 # Places for a few volumes are sought at once, and each of two searches may take its most (`packing/spread.py`).
-_PORTIONS: Final = Portions(first=3_000, most=2 * MAX_STEPS_PER_INSTANCE)
-_REASONS: Final = {
-    PackingAnswer.NO: Reason.NOT_TOGETHER_IN_CLUSTER,
-    PackingAnswer.UNDECIDED: Reason.UNDECIDED,
-}
+_PORTIONS = Portions(first=3_000, most=2 * MAX_STEPS_PER_INSTANCE)
+_REASONS = {PackingAnswer.NO: Reason.NOT_TOGETHER_IN_CLUSTER, PackingAnswer.UNDECIDED: Reason.UNDECIDED}
 # The case of an answer that holds whichever node the pod runs on.
-_ANY_NODE: Final = "any node"
+_ANY_NODE = "any node"
 _Place = tuple[str, str]
 
 

@@ -10,7 +10,7 @@ A `NodeInfo` is a node with the sums over its pods; `RuleResults` is what local 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from msgspec import Struct
 from rpds import HashTrieMap
@@ -106,7 +106,7 @@ class NodeIndex:
         return list(map(self._node_infos.get, names))
 
 
-_NOT_READ: Final = frozenset({"labels", "ready"})
+_NOT_READ = frozenset({"labels", "ready"})
 _name = attrgetter("node.name")
 _fields_read = attrgetter(*(name for name in PodScheduling.__struct_fields__ if name not in _NOT_READ))
 

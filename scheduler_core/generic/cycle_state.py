@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, cmp_to_key
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -20,7 +20,7 @@ from scheduler_core.generic.cluster_state import GenericClusterState, NodeInfo, 
 from scheduler_core.model import kube, verdict
 from scheduler_core.model.generic import Controller, Service
 
-_ALL_TENTHS: Final = 10
+_ALL_TENTHS = 10
 _Share = tuple[int, int]
 
 
@@ -28,7 +28,7 @@ def _compare(first: _Share, second: _Share) -> int:
     return first[0] * second[1] - second[0] * first[1]
 
 
-_BY_SIZE: Final = cmp_to_key(_compare)
+_BY_SIZE = cmp_to_key(_compare)
 
 
 class DiskFacts(NamedTuple):
@@ -102,7 +102,7 @@ class LonghornFacts(Struct, frozen=True):
     total_bytes: int = 0
 
 
-NO_FACTS: Final = LonghornFacts()
+NO_FACTS = LonghornFacts()
 
 
 class UndecidableError(CoreError):
@@ -116,7 +116,7 @@ class Argument(Struct, frozen=True):
     presence: bool = False  # whether the labels are required or unwanted
 
 
-NO_ARGUMENT: Final = Argument()
+NO_ARGUMENT = Argument()
 
 
 class _FactsOfNodes(NamedTuple):

@@ -11,7 +11,7 @@ the plugin's own value: it is passed on, and never hashed or compared. A call th
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -28,11 +28,11 @@ _Result = TypeVar("_Result")
 _Rule = TypeVar("_Rule", "PredicatePlugin", "PriorityPlugin")
 
 # What a module calls its rules, by kind of rule.
-_SECTIONS: Final = {PREDICATES.rule_kind: "PREDICATES", PRIORITIES.rule_kind: "PRIORITIES"}
+_SECTIONS = {PREDICATES.rule_kind: "PREDICATES", PRIORITIES.rule_kind: "PRIORITIES"}
 # Half of what an Event's message holds.
-_MAX_TEXT: Final = 500
+_MAX_TEXT = 500
 # A part of a path in msgspec's messages: `.field` or `[3]`.
-_PATH_PART: Final = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
+_PATH_PART = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
 
 
 class PluginError(errors.CoreError):
@@ -155,7 +155,7 @@ def _run(rule: str, call: Callable[[], _Result]) -> _Result:
         raise UndecidableError(str(error)) from error
 
 
-NO_PLUGINS: Final = Plugins()
+NO_PLUGINS = Plugins()
 
 
 def convert_argument(raw: object, expected: type) -> object:

@@ -12,22 +12,17 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any
 
 from msgspec import Struct
 
 from scheduler_core.errors import CoreError
 from scheduler_core.generic import cluster_state, plugin_rules, policy_file, rule_registry
 from scheduler_core.generic.cycle_state import NO_ARGUMENT, Argument, CycleState
-from scheduler_core.generic.predicates import (
-    EXISTING_ANTI_AFFINITY,
-    UNTOLERATED_TAINT,
-    closed_domains,
-    taint_test,
-)
+from scheduler_core.generic.predicates import EXISTING_ANTI_AFFINITY, UNTOLERATED_TAINT, closed_domains, taint_test
 from scheduler_core.model.kube import Pod
 
-_NAME: Final = re.compile(r"[a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])")
+_NAME = re.compile(r"[a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])")
 
 
 class PolicyError(CoreError):
@@ -85,14 +80,14 @@ def _static_priorities(**weights: int) -> tuple[PolicyPriority, ...]:
     return tuple(PolicyPriority(name, name, weight) for name, weight in weights.items())
 
 
-_CLASSIC: Final = ("PodFitsPorts", "PodFitsResources", "NoDiskConflict", "MatchNodeSelector", "HostName")
-DEFAULT_POLICY: Final = Policy(
+_CLASSIC = ("PodFitsPorts", "PodFitsResources", "NoDiskConflict", "MatchNodeSelector", "HostName")
+DEFAULT_POLICY = Policy(
     _static_predicates(*_CLASSIC),
     _static_priorities(LeastRequestedPriority=1, BalancedResourceAllocation=1, ServiceSpreadingPriority=1),
 )
 """The default of OpenShift's document (10.5.1), in force without a policy file."""
 
-EXTENDER_POLICY: Final = Policy(
+EXTENDER_POLICY = Policy(
     _static_predicates("LonghornVolumeFit"),
     _static_priorities(LonghornDataLocality=8, LonghornOrderSafe=4, LonghornStaleSafe=4, LonghornBalancedDisks=2),
 )
@@ -206,12 +201,12 @@ def priorities_read_longhorn(policy: Policy) -> bool:
     return any(rule_registry.is_longhorn_rule(entry.rule) for entry in policy.priorities)
 
 
-NODE_AFFINITY_RULE: Final = "NodeAffinity"
-POD_AFFINITY_RULE: Final = "MatchInterPodAffinity"
-SPREAD_RULE: Final = "EvenPodsSpread"
-RESOURCE_RULE: Final = "NodeResourcesFit"
-TAINT_RULE: Final = "PodToleratesNodeTaints"
-_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+NODE_AFFINITY_RULE = "NodeAffinity"
+POD_AFFINITY_RULE = "MatchInterPodAffinity"
+SPREAD_RULE = "EvenPodsSpread"
+RESOURCE_RULE = "NodeResourcesFit"
+TAINT_RULE = "PodToleratesNodeTaints"
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 class UnsupportedMode(StrEnum):
@@ -232,11 +227,9 @@ class UnsupportedConstraint(Struct, frozen=True):
         return f"{self.field} ({f'rule {self.rule}' if self.rule else 'no rule'})"
 
 
-NODE_TAINTS: Final = UnsupportedConstraint("node spec.taints", TAINT_RULE)
-EXISTING_PODS: Final = UnsupportedConstraint(
-    f"spec.affinity.podAntiAffinity.{_REQUIRED} of a placed pod", POD_AFFINITY_RULE
-)
-_REASONS: Final = {NODE_TAINTS: UNTOLERATED_TAINT, EXISTING_PODS: EXISTING_ANTI_AFFINITY}
+NODE_TAINTS = UnsupportedConstraint("node spec.taints", TAINT_RULE)
+EXISTING_PODS = UnsupportedConstraint(f"spec.affinity.podAntiAffinity.{_REQUIRED} of a placed pod", POD_AFFINITY_RULE)
+_REASONS = {NODE_TAINTS: UNTOLERATED_TAINT, EXISTING_PODS: EXISTING_ANTI_AFFINITY}
 
 
 def unsupported_constraints(pod: Pod, policy: Policy) -> tuple[UnsupportedConstraint, ...]:

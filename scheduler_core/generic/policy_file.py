@@ -11,7 +11,7 @@ from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -20,18 +20,18 @@ from scheduler_core.convert.json_text import JsonPlaces, Path, describe_syntax_e
 from scheduler_core.generic import cycle_state, rule_registry
 from scheduler_core.generic.plugin_rules import NO_PLUGINS, ArgumentError, PluginRule, Plugins, convert_argument
 
-_INT64: Final = 2**63
-_MAX_SHOWN_LENGTH: Final = 60
-_VERSION: Final = "v1"
-_KIND: Final = "Policy"
-_CONFIG_MAP: Final = re.compile(rb"^kind: *[\"']?ConfigMap\b", re.M)
-_IS_CONFIG_MAP: Final = "is a ConfigMap; a policy file is the JSON in its data, mostly under the key policy.cfg"
-_FILE_KEYS: Final = ("kind", "apiVersion", "version", "predicates", "priorities", "metadata")
+_INT64 = 2**63
+_MAX_SHOWN_LENGTH = 60
+_VERSION = "v1"
+_KIND = "Policy"
+_CONFIG_MAP = re.compile(rb"^kind: *[\"']?ConfigMap\b", re.M)
+_IS_CONFIG_MAP = "is a ConfigMap; a policy file is the JSON in its data, mostly under the key policy.cfg"
+_FILE_KEYS = ("kind", "apiVersion", "version", "predicates", "priorities", "metadata")
 # The configurable rules that take one label; the others take a list.
-_ONE_LABEL: Final = frozenset(rule_registry.PRIORITIES.configurable)
-_WITH_PRESENCE: Final = frozenset({"labelsPresence", "labelPreference"})
+_ONE_LABEL = frozenset(rule_registry.PRIORITIES.configurable)
+_WITH_PRESENCE = frozenset({"labelsPresence", "labelPreference"})
 
-_DESCRIPTIONS: Final[Mapping[type, str]] = {
+_DESCRIPTIONS: Mapping[type, str] = {
     str: "a text", bool: "true or false", int: "a whole number", list: "a list", dict: "an object"
 }  # fmt: skip
 _Value = TypeVar("_Value", str, int, bool, list[object], dict[str, object])

@@ -13,7 +13,7 @@ value of a label, the topology key. Finished pods never count there.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from scheduler_core.generic.cluster_state import NodeInfo
 from scheduler_core.generic.cycle_state import Argument, CycleState, UndecidableError
@@ -25,19 +25,19 @@ from scheduler_core.values import replace
 Check = Callable[[NodeInfo], str]
 Predicate = Callable[[CycleState, Argument], Check]
 
-FITS: Final = ""
-PORT_TAKEN: Final = "host port is in use"
-TOO_MANY_PODS: Final = "too many pods"
-NO_CPU: Final = "insufficient CPU"
-NO_MEMORY: Final = "insufficient memory"
-NO_CPU_NOR_MEMORY: Final = "insufficient CPU and memory"
-DISK_IN_USE: Final = "cloud disk is in use"
-SELECTOR_MISMATCH: Final = "node selector does not match"
-OTHER_HOST: Final = "pod names another node"
-SERVICE_AFFINITY_MISMATCH: Final = "service affinity does not match"
-LABEL_MISSING: Final = "a required node label is missing"
-LABEL_PRESENT: Final = "an unwanted node label is present"
-NOT_EVALUATED: Final = "node was not looked at for Longhorn volumes"
+FITS = ""
+PORT_TAKEN = "host port is in use"
+TOO_MANY_PODS = "too many pods"
+NO_CPU = "insufficient CPU"
+NO_MEMORY = "insufficient memory"
+NO_CPU_NOR_MEMORY = "insufficient CPU and memory"
+DISK_IN_USE = "cloud disk is in use"
+SELECTOR_MISMATCH = "node selector does not match"
+OTHER_HOST = "pod names another node"
+SERVICE_AFFINITY_MISMATCH = "service affinity does not match"
+LABEL_MISSING = "a required node label is missing"
+LABEL_PRESENT = "an unwanted node label is present"
+NOT_EVALUATED = "node was not looked at for Longhorn volumes"
 
 
 def always_fits(_: NodeInfo) -> str:
@@ -166,14 +166,14 @@ def volume_fit(cycle_state: CycleState, _: Argument) -> Check:
     return check
 
 
-AFFINITY_MISMATCH: Final = "node selector or node affinity does not match"
-UNTOLERATED_TAINT: Final = "node has a taint that the pod does not tolerate"
-UNSCHEDULABLE: Final = "node is unschedulable"
-_UNSCHEDULABLE_TAINT: Final = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
+AFFINITY_MISMATCH = "node selector or node affinity does not match"
+UNTOLERATED_TAINT = "node has a taint that the pod does not tolerate"
+UNSCHEDULABLE = "node is unschedulable"
+_UNSCHEDULABLE_TAINT = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 # PreferNoSchedule is a preference.
-_HARD_EFFECTS: Final = frozenset({"NoSchedule", "NoExecute"})
-_CORE_RESOURCES: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
-_NATIVE_PREFIXES: Final = ("hugepages-", "attachable-volumes-")
+_HARD_EFFECTS = frozenset({"NoSchedule", "NoExecute"})
+_CORE_RESOURCES = frozenset({"cpu", "memory", "ephemeral-storage"})
+_NATIVE_PREFIXES = ("hugepages-", "attachable-volumes-")
 
 NodeTest = Callable[[Node], bool]
 
@@ -260,11 +260,11 @@ def check_node_unschedulable(cycle_state: CycleState, _: Argument) -> Check:
     return lambda node_info: UNSCHEDULABLE if node_info.node.unschedulable and not tolerated else FITS
 
 
-POD_AFFINITY: Final = "pod affinity does not match"
-POD_ANTI_AFFINITY: Final = "pod anti-affinity does not match"
-EXISTING_ANTI_AFFINITY: Final = "anti-affinity of a pod there does not match"
-SPREAD_LABEL_MISSING: Final = "topology label of a spread constraint is missing"
-SPREAD_MISMATCH: Final = "topology spread constraint does not match"
+POD_AFFINITY = "pod affinity does not match"
+POD_ANTI_AFFINITY = "pod anti-affinity does not match"
+EXISTING_ANTI_AFFINITY = "anti-affinity of a pod there does not match"
+SPREAD_LABEL_MISSING = "topology label of a spread constraint is missing"
+SPREAD_MISMATCH = "topology spread constraint does not match"
 
 _Domain: TypeAlias = tuple[str, str]
 _Terms: TypeAlias = Sequence[PodAffinityTerm]

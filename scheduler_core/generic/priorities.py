@@ -10,14 +10,13 @@ Longhorn's priorities exist so that one policy can mix both kinds. Their scores 
 from collections import Counter
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import Final
 
 from scheduler_core.generic.cluster_state import NodeInfo
 from scheduler_core.generic.cycle_state import Argument, CycleState
 
 Priority = Callable[[CycleState, Argument, Sequence[NodeInfo]], list[int]]
 
-MAX_SCORE: Final = 10
+MAX_SCORE = 10
 
 
 def least_requested(cycle_state: CycleState, _: Argument, node_infos: Sequence[NodeInfo]) -> list[int]:

@@ -5,7 +5,7 @@ it is.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
 
@@ -15,14 +15,14 @@ from scheduler_core.generic.priorities import Priority
 
 _Function = TypeVar("_Function", bound="Predicate | Priority")
 
-NODES: Final = frozenset({"nodes"})
-PODS: Final = NODES | {"pods"}
-SERVICES: Final = PODS | {"services"}
-CONTROLLERS: Final = frozenset({"replicationcontrollers", "replicasets", "statefulsets"})
-NAMESPACES: Final = frozenset({"namespaces"})
-ALL_KINDS: Final = SERVICES | CONTROLLERS | NAMESPACES
-_NOTHING: Final = frozenset[str]()
-_LONGHORN: Final = "Longhorn"
+NODES = frozenset({"nodes"})
+PODS = NODES | {"pods"}
+SERVICES = PODS | {"services"}
+CONTROLLERS = frozenset({"replicationcontrollers", "replicasets", "statefulsets"})
+NAMESPACES = frozenset({"namespaces"})
+ALL_KINDS = SERVICES | CONTROLLERS | NAMESPACES
+_NOTHING = frozenset[str]()
+_LONGHORN = "Longhorn"
 
 
 class RuleInputs(Struct, frozen=True):
@@ -33,7 +33,7 @@ class RuleInputs(Struct, frozen=True):
 
 
 # A rule that is not in the table: that of a plugin.
-PLUGIN_INPUTS: Final = RuleInputs(SERVICES, ("nodes, pods and services",))
+PLUGIN_INPUTS = RuleInputs(SERVICES, ("nodes, pods and services",))
 
 
 class PolicyRule(Struct, Generic[_Function], frozen=True):
@@ -69,18 +69,18 @@ def is_longhorn_rule(rule: str) -> bool:
     return rule.startswith(_LONGHORN)
 
 
-_FINISHED: Final = "pod status.phase"
-_REQUESTS: Final = ("pod spec.containers[].resources", _FINISHED)
-_CLASSIC_RESOURCES: Final = RuleInputs(PODS, (*_REQUESTS, "node status.capacity"))
-_NODE_LABELS: Final = RuleInputs(NODES, ("node metadata.labels",))
-_SERVICE: Final = ("service spec.selector", "pod metadata.labels")
-_LONGHORN_INPUTS: Final = RuleInputs(_NOTHING, ("Longhorn's objects", "the pod's claims and their volumes"))
+_FINISHED = "pod status.phase"
+_REQUESTS = ("pod spec.containers[].resources", _FINISHED)
+_CLASSIC_RESOURCES = RuleInputs(PODS, (*_REQUESTS, "node status.capacity"))
+_NODE_LABELS = RuleInputs(NODES, ("node metadata.labels",))
+_SERVICE = ("service spec.selector", "pod metadata.labels")
+_LONGHORN_INPUTS = RuleInputs(_NOTHING, ("Longhorn's objects", "the pod's claims and their volumes"))
 # fmt: off
 # The name of Kubernetes 1.0 is PodFitsPorts, which 1.1 accepts as well.
-_HOST_PORTS: Final[PolicyRule[Predicate]] = PolicyRule(
+_HOST_PORTS: PolicyRule[Predicate] = PolicyRule(
     predicates.pod_fits_ports,
     RuleInputs(PODS, ("pod spec.containers[].ports[].hostPort", "pod spec.hostNetwork", _FINISHED)), local=True, eviction_helps=True)
-PREDICATES: Final[RuleRegistry[Predicate]] = RuleRegistry(
+PREDICATES: RuleRegistry[Predicate] = RuleRegistry(
     "predicate",
     {
         "PodFitsHostPorts": _HOST_PORTS,
@@ -125,7 +125,7 @@ PREDICATES: Final[RuleRegistry[Predicate]] = RuleRegistry(
         "labelsPresence": PolicyRule(predicates.labels_presence, _NODE_LABELS, local=True),
     },
 )
-PRIORITIES: Final[RuleRegistry[Priority]] = RuleRegistry(
+PRIORITIES: RuleRegistry[Priority] = RuleRegistry(
     "priority",
     {
         "LeastRequestedPriority": PolicyRule(priorities.least_requested, _CLASSIC_RESOURCES, local=True),

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from operator import itemgetter, mul
-from typing import Final
 
 from msgspec import Struct
 
@@ -27,11 +26,11 @@ SelectHost = Callable[[Sequence[str]], str]
 FactsFor = Callable[[Sequence[str]], LonghornFacts]
 """Computes the facts about a pod's Longhorn volumes on nodes of these names."""
 
-NO_NODES: Final = "no nodes available to schedule pods"
-NODE_NOT_FOUND: Final = "node does not exist"
-CORDONED: Final = UNSCHEDULABLE
-NOT_READY: Final = "node is not ready"
-_CORDON_RULE: Final = "CheckNodeUnschedulable"
+NO_NODES = "no nodes available to schedule pods"
+NODE_NOT_FOUND = "node does not exist"
+CORDONED = UNSCHEDULABLE
+NOT_READY = "node is not ready"
+_CORDON_RULE = "CheckNodeUnschedulable"
 
 
 class PredicateFailure(Struct, frozen=True):

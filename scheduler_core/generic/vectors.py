@@ -7,7 +7,7 @@ text. What depends on an order was recorded for the order of the line, and the e
 
 import sys
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -15,7 +15,7 @@ from scheduler_core.convert import decision_replay, generic
 from scheduler_core.generic import cluster_state, scheduler
 from scheduler_core.generic.policy import DEFAULT_POLICY, Policy, PolicyError, parse_policy
 
-_COMPARED: Final = ("policy_error", "error", "available", "fails", "feasible", "scores", "totals", "best")
+_COMPARED = ("policy_error", "error", "available", "fails", "feasible", "scores", "totals", "best")
 
 Json = Mapping[str, Any]
 
@@ -106,7 +106,7 @@ def _find_problem(vector: _Vector) -> str:
     return "scenario.policy is missing (null: the default policy)" if vector.scenario.policy is msgspec.UNSET else ""
 
 
-RUNNER: Final = decision_replay.Runner(
+RUNNER = decision_replay.Runner(
     "scheduler_core.generic.vectors",
     "Replays recorded decisions of Kubernetes 1.1 through the generic scheduler.",
     _Vector,

@@ -33,7 +33,6 @@ that goes unnoticed would break the promise.
 from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
 from functools import cache, partial
-from typing import Final
 
 from msgspec import Struct
 
@@ -63,7 +62,7 @@ from scheduler_core.values import replace
 from scheduler_core.volumes.resolve import PodVolume
 
 # About 20 ms: the API server, and Longhorn behind it, wait for the answer.
-STEPS_PER_PLACEMENT: Final = 20_000
+STEPS_PER_PLACEMENT = 20_000
 
 
 class GuardOutcome(StrEnum):

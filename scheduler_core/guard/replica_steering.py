@@ -14,7 +14,6 @@ from functools import partial
 from heapq import nlargest
 from itertools import chain, groupby
 from operator import attrgetter
-from typing import Final
 
 from msgspec import Struct
 
@@ -198,9 +197,9 @@ def placed_identities(competing: CompetingVolumes, allowed: Collection[str], vie
 
 
 # Each costs a search; API server and Longhorn wait for the answer.
-_MAX_NODES: Final = 16
+_MAX_NODES = 16
 # Among these Longhorn's rules choose; all of a large cluster's nodes would take seconds.
-_MAX_CONSIDERED: Final = 100
+_MAX_CONSIDERED = 100
 
 
 class Steering:

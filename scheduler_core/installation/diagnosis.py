@@ -9,7 +9,6 @@ StorageClasses that undo what the extender decides. Which permissions are asked 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Final
 
 from msgspec import Struct
 
@@ -33,27 +32,27 @@ from scheduler_core.model import kube, longhorn
 from scheduler_core.model.installation import ENABLED, HeldLease, InstalledPod, Permission, ServiceAddress
 from scheduler_core.values import replace
 
-OLDEST_KUBERNETES: Final = (1, 30)  # docs/limitations.md has the same versions
-TESTED_KUBERNETES: Final = ((1, 35), (1, 36), (1, 37))
-COMPARED_LONGHORN: Final = ((1, 10), (1, 11), (1, 12), (1, 13))
+OLDEST_KUBERNETES = (1, 30)  # docs/limitations.md has the same versions
+TESTED_KUBERNETES = ((1, 35), (1, 36), (1, 37))
+COMPARED_LONGHORN = ((1, 10), (1, 11), (1, 12), (1, 13))
 # The leader renews its certificate long before.
-_EXPIRY_WARNING: Final = timedelta(days=7)
+_EXPIRY_WARNING = timedelta(days=7)
 # Clocks of the administrator's machine and of the leader's node differ.
-_CLOCK_SKEW: Final = timedelta(seconds=60)
-_WEBHOOK: Final = "mutatingwebhookconfiguration/longhorn-scheduler-extender-placement-guard"
-_DISAGREE: Final = "have --placement-guard-port, containerPort and targetPort agree, on a free port"
+_CLOCK_SKEW = timedelta(seconds=60)
+_WEBHOOK = "mutatingwebhookconfiguration/longhorn-scheduler-extender-placement-guard"
+_DISAGREE = "have --placement-guard-port, containerPort and targetPort agree, on a free port"
 # What an API server's error about its own call says, and what mends it: docs/placement-guard.md, "API servers do not reach it".
-_WAYS: Final = {
+_WAYS = {
     "refused": _DISAGREE,
     "no route|unreachable": 'a network plugin whose pods the control plane reaches (own pod network), or placement-guard: "off"',
     "timeout|deadline": "allow TCP port 9507 from the control plane to the pods: NetworkPolicy, or the provider's firewall",
     "": "see docs/placement-guard.md, API servers do not reach it",
 }
-_APPLY: Final = "apply the manifests or the chart of this version: docs/installation.md"
-_LOGS: Final = f"{{kubectl}} logs -l app.kubernetes.io/name={PROGRAM} --prefix --tail=20"
-_SECRET: Final = f"{PROGRAM}-placement-guard"
+_APPLY = "apply the manifests or the chart of this version: docs/installation.md"
+_LOGS = f"{{kubectl}} logs -l app.kubernetes.io/name={PROGRAM} --prefix --tail=20"
+_SECRET = f"{PROGRAM}-placement-guard"
 # What the leader says about its guard, the object that it is about, and what mends it: docs/placement-guard.md, "Its certificate".
-_GUARD_PROBLEMS: Final = (
+_GUARD_PROBLEMS = (
     ("apply manifests/base", _WEBHOOK, _APPLY),
     ("cannot listen", "", _DISAGREE),
     ("there is no address", "", "set POD_IP as manifests/base does"),
@@ -65,7 +64,7 @@ _GUARD_PROBLEMS: Final = (
         f"{{kubectl}} patch secret {_SECRET} --type merge -p '{{\"data\":null}}'",
     ),
 )
-_GUARD_OFF: Final = Finding(Severity.OK, "the placement guard is off")
+_GUARD_OFF = Finding(Severity.OK, "the placement guard is off")
 
 
 def check_kubernetes_version(kubernetes_version: str) -> Findings:
@@ -262,11 +261,11 @@ def check_guard(leader_report: ProcessReport | str, guard_trial: GuardTrial | No
         yield Finding(severity, f"API servers got no answer to a dry run: {what}", _WEBHOOK, command)
 
 
-CAPACITY_TRACKING: Final = "csi-storage-capacity-tracking"
+CAPACITY_TRACKING = "csi-storage-capacity-tracking"
 # Longhorn writes it from a ConfigMap, whenever it is missing.
-_CHARTS_CLASS: Final = "longhorn"
+_CHARTS_CLASS = "longhorn"
 # Longhorn names it in the claims that it creates for volumes that exist.
-_STATIC_CLASS: Final = "default-longhorn-static-storage-class"
+_STATIC_CLASS = "default-longhorn-static-storage-class"
 
 
 def check_settings(settings: Mapping[str, str]) -> Findings:
@@ -357,11 +356,11 @@ class Check(Struct, frozen=True):
 
 
 # fmt: off
-_FACTS: Final = Check(
+_FACTS = Check(
     "facts", "everything could be read", "unknown",
     lambda unknown: (Finding(Severity.WARNING, f"could not be read: {text}", command=advice_about(text)) for text in unknown),
 )
-INSTALLED: Final = (
+INSTALLED = (
     _FACTS,
     Check("kubernetes-version", "Kubernetes' version is tested", "kubernetes_version", check_kubernetes_version),
     Check("longhorn-version", "Longhorn's rules were compared", "longhorn_version", check_longhorn_version),
@@ -385,7 +384,7 @@ INSTALLED: Final = (
     Check("storage-classes", "volumes wait for their pods", "longhorn_classes settings", check_storage_classes),
     Check("tags", "every selected tag exists", "longhorn_classes longhorn_nodes", check_tags),
 )
-UNINSTALLED: Final = (
+UNINSTALLED = (
     _FACTS,
     Check("uninstall", "kube-scheduler does not call the extender", "probes scheduler_name", scheduler.check_registration_removal),
     Check("ask-policy", "no policy sends pods to the extender", "admitted scheduler_name kubernetes_version", scheduler.check_policy_removal),

@@ -4,19 +4,18 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import Final
 
 from msgspec import Struct
 
 from scheduler_core.longhorn.csi_driver import DRIVER
 from scheduler_core.model import installation, kube, longhorn
 
-PROGRAM: Final = "longhorn-scheduler-extender"
-_EXCERPT: Final = 160
-_MAX_LISTED: Final = 3
+PROGRAM = "longhorn-scheduler-extender"
+_EXCERPT = 160
+_MAX_LISTED = 3
 # What an API server says when RBAC or missing credentials forbid a call, and not a quota, a webhook or a policy.
-_MAY_NOT: Final = re.compile(r': User ".*" cannot |Unauthorized')
-_VERSION: Final = re.compile(r"v?(\d+)\.(\d+)")
+_MAY_NOT = re.compile(r': User ".*" cannot |Unauthorized')
+_VERSION = re.compile(r"v?(\d+)\.(\d+)")
 
 
 class Severity(StrEnum):

@@ -6,7 +6,6 @@ people.
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Final
 
 from msgspec import Struct
 
@@ -24,8 +23,8 @@ from scheduler_core.installation.facts import (
 )
 from scheduler_core.model import constraints, installation, verdict
 
-_NEW_POD: Final = "new pod"
-_REGISTER: Final = "longhorn-extender scheduler-config --help; then doctor again"
+_NEW_POD = "new pod"
+_REGISTER = "longhorn-extender scheduler-config --help; then doctor again"
 
 
 class EventCause(Struct, frozen=True):
@@ -37,15 +36,15 @@ class EventCause(Struct, frozen=True):
 
 
 # kube-scheduler's HTTP client begins a failure with this.
-_CALL: Final = r'Post "[^"]*/(?:filter|prioritize|preempt|bind)": .*'
-_DOWN: Final = "{kubectl} get pods,lease,endpointslice"
-UNMANAGED_RESOURCE: Final = EventCause(
+_CALL = r'Post "[^"]*/(?:filter|prioritize|preempt|bind)": .*'
+_DOWN = "{kubectl} get pods,lease,endpointslice"
+UNMANAGED_RESOURCE = EventCause(
     rf"Insufficient {re.escape(constraints.EXTENDER_RESOURCE)}",
     "kube-scheduler looks for longhorn.io/scheduler-extender on nodes: no extender manages it",
     "add managedResources with ignoredByScheduler: true to its configuration, and restart it",
 )
 # The first that matches counts.
-CAUSES: Final = (
+CAUSES = (
     UNMANAGED_RESOURCE,
     EventCause(_CALL + "connection refused", "no process listens at the address that kube-scheduler calls", _DOWN),
     EventCause(
@@ -96,7 +95,7 @@ CAUSES: Final = (
         "{kubectl} logs -l app.kubernetes.io/name=longhorn-scheduler-extender --prefix --tail=20",
     ),
 )
-_REFUSALS: Final = tuple(reason.text for reason in verdict.Reason if not reason.fits)
+_REFUSALS = tuple(reason.text for reason in verdict.Reason if not reason.fits)
 
 
 def is_refusal(message: str) -> bool:

@@ -4,21 +4,21 @@ lines.
 """
 
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any
 
 from msgspec import Struct
 
 from scheduler_core.installation.facts import PROGRAM, minor_version
 from scheduler_core.model import constraints, installation
 
-SECOND_SCHEDULER: Final = "longhorn-scheduler"
-_FILE_NAME: Final = "kube-scheduler-config.yaml"
-CLIENT_CERTIFICATE: Final = f"{PROGRAM}-client"
-_CONFIG_FLAG: Final = "--config"
-_KUBECONFIG_FLAG: Final = "--kubeconfig"
+SECOND_SCHEDULER = "longhorn-scheduler"
+_FILE_NAME = "kube-scheduler-config.yaml"
+CLIENT_CERTIFICATE = f"{PROGRAM}-client"
+_CONFIG_FLAG = "--config"
+_KUBECONFIG_FLAG = "--kubeconfig"
 # MutatingAdmissionPolicy: v1beta1 since the first, v1 since the second.
-_OLDEST_POLICY: Final = (1, 34)
-_STABLE_POLICY: Final = (1, 36)
+_OLDEST_POLICY = (1, 34)
+_STABLE_POLICY = (1, 36)
 
 
 class Platform(StrEnum):
@@ -60,19 +60,19 @@ class Registration(Struct, frozen=True):
         return self.url_prefix.startswith("https://")
 
 
-_FOLDERS: Final = {
+_FOLDERS = {
     Platform.KUBEADM: "/etc/kubernetes/config",
     Platform.RKE2: "/etc/rancher/rke2/scheduler",
     Platform.K3S: "/etc/rancher/k3s",
 }
-_KUBECONFIGS: Final = {
+_KUBECONFIGS = {
     Platform.KUBEADM: "/etc/kubernetes/scheduler.conf",
     Platform.RKE2: "/var/lib/rancher/rke2/server/cred/scheduler.kubeconfig",
     Platform.K3S: "/var/lib/rancher/k3s/server/cred/scheduler.kubeconfig",
 }
 
 
-REGISTERED: Final = frozenset(_FOLDERS)
+REGISTERED = frozenset(_FOLDERS)
 """Platforms whose kube-scheduler reads a file."""
 
 

@@ -38,7 +38,7 @@ they may be manual edits. What an edit can break is only this: imitating a relea
 
 import math
 from functools import partial
-from typing import Annotated, Final
+from typing import Annotated
 
 from msgspec import Struct
 
@@ -46,16 +46,16 @@ from scheduler_core.backoff import Backoff
 from scheduler_core.errors import CoreError
 from scheduler_core.values import replace
 
-LEASE_NAME: Final = "longhorn-scheduler-extender"
-MAX_LEASE_DURATION: Final = 60.0
+LEASE_NAME = "longhorn-scheduler-extender"
+MAX_LEASE_DURATION = 60.0
 # The API refuses 0. client-go releases a Lease in the same way.
-RELEASED_SECONDS: Final = 1
-NEVER: Final = math.inf
-_LONG_AGO: Final = -math.inf
+RELEASED_SECONDS = 1
+NEVER = math.inf
+_LONG_AGO = -math.inf
 # A release is noticed at once, compared with what a successor does next, for one small GET each time.
-_FOLLOW_INTERVAL: Final = 0.2
-_MAX_TRANSITIONS: Final = 2**31 - 1  # the API's field is an int32
-_MAX_ATTEMPTS: Final = 16
+_FOLLOW_INTERVAL = 0.2
+_MAX_TRANSITIONS = 2**31 - 1  # the API's field is an int32
+_MAX_ATTEMPTS = 16
 
 
 class ElectionTiming(Struct, frozen=True):

@@ -2,15 +2,14 @@
 
 import ipaddress
 from collections.abc import Mapping
-from typing import Final
 
 from msgspec import Struct
 
 from scheduler_core.errors import CoreError
 
-SERVICE_LABEL: Final = "kubernetes.io/service-name"
-MANAGED_BY_LABEL: Final = "endpointslice.kubernetes.io/managed-by"
-_MAX_PORT: Final = 65535
+SERVICE_LABEL = "kubernetes.io/service-name"
+MANAGED_BY_LABEL = "endpointslice.kubernetes.io/managed-by"
+_MAX_PORT = 65535
 
 
 class LeaderService(Struct, frozen=True):
@@ -31,12 +30,12 @@ class LeaderService(Struct, frozen=True):
         return [f"{self.name}{suffix.format(namespace)}" for suffix in ("", ".{}", ".{}.svc", ".{}.svc.cluster.local")]
 
 
-EXTENDER: Final = LeaderService("longhorn-scheduler-extender", "http", 9504)
+EXTENDER = LeaderService("longhorn-scheduler-extender", "http", 9504)
 # kube-proxy compares the name with that of the Service's port, and service meshes read the protocol from it.
-EXTENDER_WITH_TLS: Final = LeaderService(EXTENDER.name, "https", EXTENDER.port)
-PLACEMENT_GUARD: Final = LeaderService("longhorn-scheduler-extender-placement-guard", "https", 9507)
+EXTENDER_WITH_TLS = LeaderService(EXTENDER.name, "https", EXTENDER.port)
+PLACEMENT_GUARD = LeaderService("longhorn-scheduler-extender-placement-guard", "https", 9507)
 # API servers call it if the leader has not answered.
-PLACEMENT_GUARD_STANDBY: Final = LeaderService(
+PLACEMENT_GUARD_STANDBY = LeaderService(
     f"{PLACEMENT_GUARD.name}-standby", "standby", PLACEMENT_GUARD.port, PLACEMENT_GUARD.name
 )
 

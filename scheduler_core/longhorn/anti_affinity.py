@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
-from typing import Final
 
 from msgspec import Struct
 
@@ -68,7 +67,7 @@ class Tier(Enum):
     USED_NODE = "used node"
 
 
-TIER_ORDER: Final[Mapping[tuple[bool, bool], tuple[Tier, ...]]] = {
+TIER_ORDER: Mapping[tuple[bool, bool], tuple[Tier, ...]] = {
     (False, False): (Tier.UNUSED_ZONE, Tier.EVICTING_ZONE),
     (False, True): (Tier.UNUSED_ZONE, Tier.EVICTING_ZONE),
     (True, False): (Tier.UNUSED_ZONE, Tier.UNUSED_NODE, Tier.EVICTING_NODE),

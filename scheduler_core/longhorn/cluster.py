@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from operator import attrgetter
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from scheduler_core.longhorn.refusal_rules import Refusal, Rule, setting_refusal
 from scheduler_core.longhorn.settings import Settings
@@ -82,7 +82,7 @@ def _group_by(values: Iterable[_Named], key: Callable[[_Named], _Key]) -> dict[_
     return {name: tuple(group) for name, group in groups.items()}
 
 
-_RFC3339: Final = re.compile(r"(\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2})([.,]\d+)?(Z|[+-]\d{2}:\d{2})", re.ASCII)
+_RFC3339 = re.compile(r"(\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2})([.,]\d+)?(Z|[+-]\d{2}:\d{2})", re.ASCII)
 
 
 def parse_time(text: str) -> datetime | None:

@@ -12,7 +12,6 @@ when it creates the volume, whatever the pod's node. From then on their bytes ar
 """
 
 from collections.abc import Mapping
-from typing import Final
 
 from msgspec import Struct
 
@@ -24,19 +23,19 @@ from scheduler_core.model import kube, longhorn, quantity
 from scheduler_core.model.kube import ClaimSpec
 from scheduler_core.values import replace
 
-DRIVER: Final = "driver.longhorn.io"
-MIN_SIZE: Final = 10 * 1024**2
-MIN_XFS_SIZE: Final = 300 * 1024**2
-SIZE_STEP: Final = 2 * 1024**2
-DEFAULT_STRIP_SIZE: Final = "64"
+DRIVER = "driver.longhorn.io"
+MIN_SIZE = 10 * 1024**2
+MIN_XFS_SIZE = 300 * 1024**2
+SIZE_STEP = 2 * 1024**2
+DEFAULT_STRIP_SIZE = "64"
 # The first release whose CSI driver reads `dataLayout` parameters, by Longhorn's documentation.
-SHARDED_VOLUMES: Final[Version] = (1, 12, 1)
-EXCLUSIVE_ACCESS_MODE: Final = "ReadWriteOncePod"
-SHARED_ACCESS_MODES: Final = frozenset({"ReadWriteMany", "ReadOnlyMany"})
-ANYWHERE: Final = longhorn.TopologyTerm()
+SHARDED_VOLUMES: Version = (1, 12, 1)
+EXCLUSIVE_ACCESS_MODE = "ReadWriteOncePod"
+SHARED_ACCESS_MODES = frozenset({"ReadWriteMany", "ReadOnlyMany"})
+ANYWHERE = longhorn.TopologyTerm()
 """The domain of a node without a zone and a region, or of a node that is not known."""
 # The first release whose CSI driver reads the parameter.
-VOLUME_TOPOLOGY: Final[Version] = (1, 13, 0)
+VOLUME_TOPOLOGY: Version = (1, 13, 0)
 
 
 class Provisioning(Struct, frozen=True):
@@ -65,12 +64,7 @@ def file_system(parameters: Mapping[str, str]) -> str:
 
 
 def volume_for_claim(
-    name: str,
-    claim: ClaimSpec,
-    parameters: Mapping[str, str],
-    known: Provisioning,
-    *,
-    subject: str,
+    name: str, claim: ClaimSpec, parameters: Mapping[str, str], known: Provisioning, *, subject: str
 ) -> longhorn.Volume:
     """The volume that Longhorn would create for a claim. `subject` names the claim in errors. `parameters` are those of
     its class, with what the source of its data adds (`volumes/resolve.py`).
@@ -220,19 +214,19 @@ def parameter_tags(parameters: Mapping[str, str], key: str) -> tuple[str, ...]:
     return tuple(parameters[key].split(",")) if key in parameters else ()
 
 
-_CLUSTER: Final = 4 * 1024**2
-_PAGE: Final = 4096
-_PAGES_PER_CLUSTER: Final = _CLUSTER // _PAGE
+_CLUSTER = 4 * 1024**2
+_PAGE = 4096
+_PAGES_PER_CLUSTER = _CLUSTER // _PAGE
 # A volume may grow to ten times its size, and the pages that this takes are reserved when it is created.
-_METADATA_PAGES_PER_CLUSTER: Final = 10
-_MASK_HEADER: Final = 8
-_ALIGNMENT: Final = 2 * 1024**2
-_BITMAP_HEADER: Final = 40
-_CHECKSUM: Final = 4
-_WRITE_INTENT_HEADER: Final = 24
-_STRIPES_PER_REGION: Final = 1024
+_METADATA_PAGES_PER_CLUSTER = 10
+_MASK_HEADER = 8
+_ALIGNMENT = 2 * 1024**2
+_BITMAP_HEADER = 40
+_CHECKSUM = 4
+_WRITE_INTENT_HEADER = 24
+_STRIPES_PER_REGION = 1024
 # Two copies of the write-intent bitmap and of the commit record, of one strip each.
-_FIXED_STRIPS: Final = 4
+_FIXED_STRIPS = 4
 
 
 def shards_as_replicas(volume: longhorn.Volume) -> longhorn.Volume:
@@ -282,9 +276,9 @@ def _metadata_bytes_of_device(size: int) -> int:
     return -(-(1 + 3 * mask + pages) // _PAGES_PER_CLUSTER) * _CLUSTER
 
 
-HOSTNAME: Final = "kubernetes.io/hostname"
-MODE: Final = "storageCapacityMode"
-_DISK_TYPE_BY_ENGINE: Final = {longhorn.V1: longhorn.FILESYSTEM, longhorn.V2: longhorn.BLOCK}
+HOSTNAME = "kubernetes.io/hostname"
+MODE = "storageCapacityMode"
+_DISK_TYPE_BY_ENGINE = {longhorn.V1: longhorn.FILESYSTEM, longhorn.V2: longhorn.BLOCK}
 
 
 class CapacityError(CoreError):

@@ -3,7 +3,6 @@ disk with the numbers and the first rule that refuses it.
 """
 
 from collections.abc import Sequence
-from typing import Final
 
 from msgspec import Struct
 
@@ -18,10 +17,10 @@ from scheduler_core.values import replace
 
 Place = tuple[str, str]
 
-SCHEDULING_FAILURE: Final = "ReplicaSchedulingFailure"
-LOCAL_SCHEDULING_FAILURE: Final = "LocalReplicaSchedulingFailure"
-PRECHECK_FAILED: Final = "precheck new replica failed: "
-DEGRADED_ALLOWED: Final = "Reset schedulable due to allow volume creation with degraded availability"
+SCHEDULING_FAILURE = "ReplicaSchedulingFailure"
+LOCAL_SCHEDULING_FAILURE = "LocalReplicaSchedulingFailure"
+PRECHECK_FAILED = "precheck new replica failed: "
+DEGRADED_ALLOWED = "Reset schedulable due to allow volume creation with degraded availability"
 
 
 class ScheduledCondition(Struct, frozen=True):

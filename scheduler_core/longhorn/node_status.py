@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from types import MappingProxyType
-from typing import Final
 
 from msgspec import Struct
 
@@ -19,15 +18,15 @@ from scheduler_core.model.kube import Condition, condition
 from scheduler_core.model.longhorn import CORDONED, FILESYSTEM, Disk, Node
 from scheduler_core.values import replace
 
-NODE_GONE: Final = "KubernetesNodeGone"
-_KUBE_NOT_READY: Final = "KubernetesNodeNotReady"
-ZONE_LABEL: Final = "topology.kubernetes.io/zone"
-REGION_LABEL: Final = "topology.kubernetes.io/region"
-ROUNDING: Final = 100 * 1024**2
-_NOT_READY_GRACE: Final = timedelta(seconds=15)
-_PRESSURES: Final = ("DiskPressure", "PIDPressure", "MemoryPressure", "NetworkUnavailable")
-_NODE_NOT_READY: Final = "NodeNotReady"
-_NO_SHARDS: Final[Mapping[str, int]] = MappingProxyType({})
+NODE_GONE = "KubernetesNodeGone"
+_KUBE_NOT_READY = "KubernetesNodeNotReady"
+ZONE_LABEL = "topology.kubernetes.io/zone"
+REGION_LABEL = "topology.kubernetes.io/region"
+ROUNDING = 100 * 1024**2
+_NOT_READY_GRACE = timedelta(seconds=15)
+_PRESSURES = ("DiskPressure", "PIDPressure", "MemoryPressure", "NetworkUnavailable")
+_NODE_NOT_READY = "NodeNotReady"
+_NO_SHARDS: Mapping[str, int] = MappingProxyType({})
 
 
 class ManagerPod(Struct, frozen=True):

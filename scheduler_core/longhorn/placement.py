@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from itertools import repeat
 from math import inf
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -129,12 +129,8 @@ def _balance_scores(usable: Collection[int], size: int) -> dict[int, float]:
     return scores
 
 
-_READ_BEFORE_WAIT: Final = (
-    "replica-soft-anti-affinity",
-    "replica-zone-soft-anti-affinity",
-    "replica-disk-soft-anti-affinity",
-)
-_READ_AFTER_WAIT: Final = (
+_READ_BEFORE_WAIT = ("replica-soft-anti-affinity", "replica-zone-soft-anti-affinity", "replica-disk-soft-anti-affinity")
+_READ_AFTER_WAIT = (
     "allow-empty-node-selector-volume",
     "replica-auto-balance",
     "replica-auto-balance-disk-pressure-percentage",
@@ -142,7 +138,7 @@ _READ_AFTER_WAIT: Final = (
 
 
 # Keys are engine, selectors and image: a handful in a cluster.
-_MAX_KNOWN: Final = 64
+_MAX_KNOWN = 64
 Reasons = frozenset[ScheduleError]
 DiskSplit = tuple[Sequence[DiskCandidate], Reasons]
 """The disks of a node that may take the replica, and Longhorn's reasons against the others."""

@@ -5,7 +5,6 @@
 import re
 from collections.abc import Iterable
 from enum import Enum, StrEnum
-from typing import Final
 
 from msgspec import Struct
 
@@ -84,10 +83,10 @@ class Rule(Enum):
         self.reported = reported  # the reason Longhorn reports, None where it is silent
 
 
-_RULES: Final = tuple(Rule)
-NODE_RULES: Final = _RULES[_RULES.index(Rule.NODE_DELETING) : _RULES.index(Rule.DISK_NOT_IN_STATUS)]
+_RULES = tuple(Rule)
+NODE_RULES = _RULES[_RULES.index(Rule.NODE_DELETING) : _RULES.index(Rule.DISK_NOT_IN_STATUS)]
 """The rules a node meets, in Longhorn's order. Rules that stop the whole decision come before them."""
-DISK_RULES: Final = _RULES[_RULES.index(Rule.DISK_NOT_IN_STATUS) :]
+DISK_RULES = _RULES[_RULES.index(Rule.DISK_NOT_IN_STATUS) :]
 """The rules a disk meets, in Longhorn's order."""
 
 
@@ -107,7 +106,7 @@ def missing_backing_image(name: str) -> Refusal:
     return Refusal(Rule.BACKING_IMAGE_MISSING, f"backing image {name} does not exist")
 
 
-_PLAIN_TAG: Final = re.compile(r"[^\s,'\"\[\]]+")
+_PLAIN_TAG = re.compile(r"[^\s,'\"\[\]]+")
 
 
 def selectors_match(tags: tuple[str, ...], selectors: tuple[str, ...], allow_empty: bool) -> bool:  # noqa: FBT001 # as in Longhorn

@@ -6,7 +6,6 @@ Best-effort auto-balance also moves replicas off disks under pressure to another
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Final
 
 from msgspec import Struct
 
@@ -72,8 +71,8 @@ class Replenishment(Struct, frozen=True):
     hard_node_affinity: str = ""  # the node they must be on, "" for any
 
 
-HEALTHY: Final = "healthy"
-NO_REPLENISHMENT: Final = Replenishment()
+HEALTHY = "healthy"
+NO_REPLENISHMENT = Replenishment()
 
 
 def replenishments(cluster: Cluster, volume: Volume, replicas: Sequence[Replica]) -> frozenset[Replenishment]:
@@ -200,8 +199,8 @@ def _fewest_extra(extra: Mapping[str, int]) -> list[tuple[int, list[str]]]:
     return alone + [(count, [name]) for name, count in extra.items() if count]
 
 
-_CLOCK_SKEW: Final = timedelta(seconds=1)
-_NEVER: Final = datetime.min.replace(tzinfo=UTC)
+_CLOCK_SKEW = timedelta(seconds=1)
+_NEVER = datetime.min.replace(tzinfo=UTC)
 
 
 def replica_to_reuse(

@@ -8,28 +8,28 @@ setting. So `Settings.read` keeps these faults by name, and the engine looks the
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from scheduler_core.errors import SettingError
 
-AUTO_BALANCE_DISABLED: Final = "disabled"
-LEAST_EFFORT: Final = "least-effort"
-BEST_EFFORT: Final = "best-effort"
+AUTO_BALANCE_DISABLED = "disabled"
+LEAST_EFFORT = "least-effort"
+BEST_EFFORT = "best-effort"
 
-_TRUE: Final = frozenset({"1", "t", "T", "true", "TRUE", "True"})
-_FALSE: Final = frozenset({"0", "f", "F", "false", "FALSE", "False"})
-_INT64: Final = 2**63
-_ENGINES: Final = ("v1", "v2")
+_TRUE = frozenset({"1", "t", "T", "true", "TRUE", "True"})
+_FALSE = frozenset({"0", "f", "F", "false", "FALSE", "False"})
+_INT64 = 2**63
+_ENGINES = ("v1", "v2")
 
 Parser = Callable[[str], Any]
 Version = tuple[int, int, int]
-_VERSION: Final = re.compile(r"v?(\d{1,6})\.(\d{1,6})\.(\d{1,6})")
+_VERSION = re.compile(r"v?(\d{1,6})\.(\d{1,6})\.(\d{1,6})")
 # The first release whose node controller makes no instance manager where `system-managed-components-node-selector` does not
 # match the Kubernetes node, and in which a terminating v2 instance manager is not ready.
-MANAGERS_FOLLOW_NODE_SELECTOR: Final[Version] = (1, 13, 0)
-TERMINATING_V2_MANAGER_NOT_READY: Final[Version] = (1, 13, 0)
+MANAGERS_FOLLOW_NODE_SELECTOR: Version = (1, 13, 0)
+TERMINATING_V2_MANAGER_NOT_READY: Version = (1, 13, 0)
 
 
 def parse_bool(text: str) -> bool:
@@ -137,7 +137,7 @@ def _setting(default: str, parser: Parser, accepted: Parser | None = None) -> An
     return field(default=value, metadata=metadata)
 
 
-_DRAIN_POLICIES: Final = (
+_DRAIN_POLICIES = (
     "block-for-eviction",
     "block-for-eviction-if-contains-last-replica",
     "block-if-contains-last-replica",
@@ -235,7 +235,7 @@ class Settings:
         return next((self.faults[name] for name in names if name in self.faults), None) if self.faults else None
 
 
-FIELDS_BY_SETTING: Final = {entry.name.replace("_", "-"): entry for entry in fields(Settings) if entry.metadata}
+FIELDS_BY_SETTING = {entry.name.replace("_", "-"): entry for entry in fields(Settings) if entry.metadata}
 """The fields by the names of their settings."""
 
 

@@ -4,8 +4,6 @@ All sizes are bytes, all percentages whole numbers. Limits are computed as Longh
 toward zero, so that they round above 2^53 bytes exactly where Longhorn's do.
 """
 
-from typing import Final
-
 from msgspec import Struct
 
 from scheduler_core.longhorn.refusal_rules import Rule
@@ -13,7 +11,7 @@ from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model.longhorn import Disk, Volume
 from scheduler_core.model.quantity import format_bytes
 
-_INT64: Final = 2**63
+_INT64 = 2**63
 
 
 class DiskSpace(Struct, frozen=True):

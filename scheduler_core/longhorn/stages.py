@@ -8,7 +8,6 @@ webhook accepts only for nodes without scheduling; it counts because Longhorn's 
 
 from collections.abc import Callable
 from itertools import product
-from typing import Final
 
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.refusal_rules import (
@@ -245,9 +244,9 @@ def _tag_refusal(
     return selector_refusal(tagged, selector(image), f"backing image {name}", rules[1], allow_empty=allow_empty)
 
 
-DISK_PRESSURE: Final = "DiskPressure"
-EXT_LIMIT: Final = 16 * 1024**4
-XFS_LIMIT: Final = 2**63 - 1
+DISK_PRESSURE = "DiskPressure"
+EXT_LIMIT = 16 * 1024**4
+XFS_LIMIT = 2**63 - 1
 
 
 def disk_refusal(cluster: Cluster, request: ReplicaRequest, disk: longhorn.Disk) -> Refusal | None:

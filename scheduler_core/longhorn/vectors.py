@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from operator import attrgetter, itemgetter
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
@@ -34,12 +34,12 @@ from scheduler_core.values import replace
 Json = Mapping[str, Any]
 _Short = TypeVar("_Short")
 
-NOW: Final = datetime(2026, 1, 1, tzinfo=UTC)
-ENGINE_IMAGE: Final = "oracle/engine:1"
-INSTANCE_MANAGER_IMAGE: Final = "oracle/instance-manager:1"
-_LONGHORN_LISTS: Final = {"nodes": "Node", "volumes": "Volume", "replicas": "Replica", "backingImages": "BackingImage"}
-_MAX_CHARACTERS: Final = 400
-_IMAGES: Final = {"default-engine-image": ENGINE_IMAGE, "default-instance-manager-image": INSTANCE_MANAGER_IMAGE}
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+ENGINE_IMAGE = "oracle/engine:1"
+INSTANCE_MANAGER_IMAGE = "oracle/instance-manager:1"
+_LONGHORN_LISTS = {"nodes": "Node", "volumes": "Volume", "replicas": "Replica", "backingImages": "BackingImage"}
+_MAX_CHARACTERS = 400
+_IMAGES = {"default-engine-image": ENGINE_IMAGE, "default-instance-manager-image": INSTANCE_MANAGER_IMAGE}
 
 
 def read_cluster(scenario: Json) -> Cluster:
@@ -175,13 +175,11 @@ def _answer_capacity(cluster: Cluster, vector: Json) -> Answers:
     return {(capacity.available, capacity.maximum_volume_size): False}
 
 
-_PLACE: Final = itemgetter("node", "disk", "diskUUID", "diskPath")
-_DISK_ANSWERS: Final = itemgetter(
-    "schedulable", "conditionSchedulable", "underPressure", "schedulableConsideringPressure"
-)
-_CAPACITY: Final = itemgetter("availableCapacity", "maximumVolumeSize")
-_verdict: Final = attrgetter("status", "reason")
-_recorded_verdict: Final = itemgetter("status", "reason")
+_PLACE = itemgetter("node", "disk", "diskUUID", "diskPath")
+_DISK_ANSWERS = itemgetter("schedulable", "conditionSchedulable", "underPressure", "schedulableConsideringPressure")
+_CAPACITY = itemgetter("availableCapacity", "maximumVolumeSize")
+_verdict = attrgetter("status", "reason")
+_recorded_verdict = itemgetter("status", "reason")
 
 
 def _answer_node_status(cluster: Cluster, vector: Json) -> Answers:
@@ -257,7 +255,7 @@ def _answer_expand(cluster: Cluster, vector: Json) -> Answers:
     return {(each.allowed, each.reason and str(each.reason)): len(results) > 1 for each in results}
 
 
-QUESTIONS: Final[dict[Any, RecordedQuestion]] = {
+QUESTIONS: dict[Any, RecordedQuestion] = {
     "candidates": RecordedQuestion(_answer_candidates, _read_candidates),
     "schedule": RecordedQuestion(
         _answer_schedule,
@@ -374,7 +372,7 @@ def _find_problem(vector: _Vector) -> str:
     return f"schedule.op {vector.schedule.op!r} is none of {', '.join(QUESTIONS)}"
 
 
-RUNNER: Final = Runner(
+RUNNER = Runner(
     "scheduler_core.longhorn.vectors",
     "Replays recorded decisions of the real Longhorn through the policy engine.",
     _Vector,

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Final
 
 import msgspec
 
@@ -23,19 +22,19 @@ from scheduler_core.longhorn.refusal_rules import Refusal, Rule, ScheduleError
 from scheduler_core.longhorn.settings import Settings, parse_bool, parse_int
 from scheduler_core.model import longhorn, quantity
 
-DATA_ENGINES: Final = (longhorn.V1, longhorn.V2)
-LOCALITIES: Final = (longhorn.DISABLED, longhorn.BEST_EFFORT, longhorn.STRICT_LOCAL)
-CLONE_MODES: Final = (replica_request.FULL_COPY, replica_request.LINKED_CLONE)
-AUTO_BALANCE_MODES: Final = ("ignored", "disabled", "least-effort", "best-effort")
-OVERRIDES: Final = ("ignored", "enabled", "disabled")
-ACCESS_MODES: Final = ("rwo", "rwop", "rwx")
-ZONAL: Final = "zonal"
-VOLUME_TOPOLOGIES: Final = ("any", ZONAL, "regional")
-MAX_REPLICAS: Final = 20
-MAX_CHUNKS: Final = 32
-STRIP_SIZES_KB: Final = tuple(1 << exponent for exponent in range(2, 11))
-_QUALIFIED_NAME: Final = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?")
-_DNS_SUBDOMAIN: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
+DATA_ENGINES = (longhorn.V1, longhorn.V2)
+LOCALITIES = (longhorn.DISABLED, longhorn.BEST_EFFORT, longhorn.STRICT_LOCAL)
+CLONE_MODES = (replica_request.FULL_COPY, replica_request.LINKED_CLONE)
+AUTO_BALANCE_MODES = ("ignored", "disabled", "least-effort", "best-effort")
+OVERRIDES = ("ignored", "enabled", "disabled")
+ACCESS_MODES = ("rwo", "rwop", "rwx")
+ZONAL = "zonal"
+VOLUME_TOPOLOGIES = ("any", ZONAL, "regional")
+MAX_REPLICAS = 20
+MAX_CHUNKS = 32
+STRIP_SIZES_KB = tuple(1 << exponent for exponent in range(2, 11))
+_QUALIFIED_NAME = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?")
+_DNS_SUBDOMAIN = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
 
 
 def creation_error(volume: longhorn.Volume, settings: Settings) -> str:
@@ -82,7 +81,7 @@ def _creation_errors(volume: longhorn.Volume, settings: Settings) -> Iterator[st
         yield f"dataEngine {engine} is switched off by the setting {name}"
 
 
-_CHOICES: Final = (
+_CHOICES = (
     ("dataEngine", attrgetter("data_engine"), DATA_ENGINES),  # CRD: spec.dataEngine
     ("dataLocality", attrgetter("data_locality"), LOCALITIES),  # types.go: ValidateDataLocality
     ("accessMode", attrgetter("access_mode"), ACCESS_MODES),  # types.go: ValidateAccessMode
@@ -203,12 +202,12 @@ def _parse_jobs(text: str) -> object:
         raise ValueError("a JSON list of jobs with name and isGroup") from error
 
 
-_boolean: Final = _parsed_by(parse_bool)
-_number: Final = _parsed_by(parse_int)
-_override: Final = _one_of(*OVERRIDES)
+_boolean = _parsed_by(parse_bool)
+_number = _parsed_by(parse_int)
+_override = _one_of(*OVERRIDES)
 # What is wrong with a parameter that is present, an empty text included, as the end of a sentence; "" if nothing is. By
 # csi/util.go: getVolumeOptions, which calls types.go: Validate... and util.ValidateTags, and others where they are named.
-_PARAMETER_RULES: Final[Mapping[str, Callable[[str], str]]] = {
+_PARAMETER_RULES: Mapping[str, Callable[[str], str]] = {
     "staleReplicaTimeout": _number,
     "exclusive": _boolean,
     "share": _boolean,
@@ -238,9 +237,9 @@ _PARAMETER_RULES: Final[Mapping[str, Callable[[str], str]]] = {
 }
 
 
-FAULTED: Final = "faulted"
-CLONED: Final = "completed"
-COPIED: Final = frozenset({"copy-completed-awaiting-healthy", CLONED})
+FAULTED = "faulted"
+CLONED = "completed"
+COPIED = frozenset({"copy-completed-awaiting-healthy", CLONED})
 """States of a clone that has all data. In the first, Longhorn rebuilds its other replicas once it is attached."""
 
 

@@ -8,7 +8,7 @@ many pods can be one object.
 import re
 from collections.abc import Mapping
 from enum import Enum
-from typing import Annotated, Final
+from typing import Annotated
 
 from msgspec import Struct
 
@@ -17,11 +17,11 @@ Amounts = frozenset[tuple[str, int]]
 """An amount per resource name."""
 
 # Pods request it only so that kube-scheduler calls the extender; no node has it (ignoredByScheduler).
-EXTENDER_RESOURCE: Final = "longhorn.io/scheduler-extender"
-ALL_ADDRESSES: Final = "0.0.0.0"  # noqa: S104 # the host IP of a port that is open on every address
-_INTEGER: Final = re.compile(r"[+-]?[0-9]+", re.ASCII)
-_MAX_INTEGER: Final = 2**63
-_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+EXTENDER_RESOURCE = "longhorn.io/scheduler-extender"
+ALL_ADDRESSES = "0.0.0.0"  # noqa: S104 # the host IP of a port that is open on every address
+_INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
+_MAX_INTEGER = 2**63
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 class Operator(Enum):
@@ -205,7 +205,7 @@ class PodConstraints(Struct, frozen=True):
     claim_fields: Annotated[tuple[str, ...], "spec.resourceClaims"] = ()
 
 
-NO_CONSTRAINTS: Final = PodConstraints()
+NO_CONSTRAINTS = PodConstraints()
 
 
 class Cloud(Enum):
@@ -246,4 +246,4 @@ class PodScheduling(Struct, frozen=True):
     ready: Annotated[bool, "status.phase", "status.conditions"] = True
 
 
-NO_SCHEDULING: Final = PodScheduling()
+NO_SCHEDULING = PodScheduling()

@@ -4,14 +4,13 @@ the disk's UUID. Controllers that need space write the spec; only the DiskSchedu
 
 from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import Final
 
 from msgspec import Struct, field
 
 from scheduler_core.model.kube import Condition
 from scheduler_core.values import replace
 
-FINALIZER: Final = "longhorn.io"
+FINALIZER = "longhorn.io"
 
 
 class AllocationState(Enum):

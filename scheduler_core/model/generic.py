@@ -4,7 +4,7 @@ how many pods must stay healthy during evictions.
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Final
+from typing import Annotated
 
 from msgspec import Struct
 
@@ -74,7 +74,7 @@ class VolumeNodeAffinity(Struct, frozen=True):
     terms: Annotated[tuple[NodeSelectorTerm, ...] | None, "spec.nodeAffinity.required"] = None
 
 
-_PERCENTAGE: Final = re.compile(r"([0-9]{1,4})%", re.ASCII)
+_PERCENTAGE = re.compile(r"([0-9]{1,4})%", re.ASCII)
 
 
 class PodCount(Struct, frozen=True):

@@ -1,15 +1,15 @@
 """Objects of an installation of the extender, as a diagnosis reads them."""
 
-from typing import Annotated, Final
+from typing import Annotated
 
 from msgspec import Struct
 
 from scheduler_core.model.kube import namespace_or_default
 
-DEFAULT_SCHEDULER: Final = "default-scheduler"
+DEFAULT_SCHEDULER = "default-scheduler"
 # The extender's own settings that keep it from refusing nodes.
-ENABLED: Final = "scheduler-extender-enabled"
-ENFORCEMENT: Final = "scheduler-extender-enforcement"
+ENABLED = "scheduler-extender-enabled"
+ENFORCEMENT = "scheduler-extender-enforcement"
 
 
 class Permission(Struct, frozen=True):

@@ -1,22 +1,22 @@
 """Kubernetes objects with only the fields that a decision reads. Names follow Kubernetes; sizes are in bytes."""
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Final
+from typing import Annotated
 
 from msgspec import Struct
 
 from scheduler_core.model.constraints import NO_SCHEDULING, LabelSelector, PodScheduling, Requirement
 from scheduler_core.model.quantity import Amount, read_clamped, read_quantity
 
-FILESYSTEM: Final = "Filesystem"
-DEFAULT_CLASS_ANNOTATIONS: Final = (
+FILESYSTEM = "Filesystem"
+DEFAULT_CLASS_ANNOTATIONS = (
     "storageclass.kubernetes.io/is-default-class",
     "storageclass.beta.kubernetes.io/is-default-class",
 )
-STORAGE_CLASS_ANNOTATION: Final = "volume.beta.kubernetes.io/storage-class"
-SELECTED_NODE_ANNOTATION: Final = "volume.kubernetes.io/selected-node"
+STORAGE_CLASS_ANNOTATION = "volume.beta.kubernetes.io/storage-class"
+SELECTED_NODE_ANNOTATION = "volume.kubernetes.io/selected-node"
 # Of an unsigned 64-bit number.
-_MAX_VERSION_DIGITS: Final = 20
+_MAX_VERSION_DIGITS = 20
 
 
 def is_set(value: str | None) -> bool:
@@ -134,7 +134,7 @@ def _read_version(text: str | None) -> int:
     return int(text) if text and text.isascii() and text.isdigit() and len(text) <= _MAX_VERSION_DIGITS else 0
 
 
-FINISHED_PHASES: Final = ("Succeeded", "Failed")
+FINISHED_PHASES = ("Succeeded", "Failed")
 
 
 class Pod(Struct, frozen=True):

@@ -5,7 +5,7 @@ Kubernetes objects, which have nothing escaped.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Final
+from typing import Annotated
 
 from msgspec import Struct
 
@@ -24,11 +24,11 @@ CORDONED = "KubernetesNodeCordoned"
 # datastore/longhorn.go: a replica that failed this often is never reused (FailedReplicaMaxRetryCount).
 FAILED_REPLICA_MAX_RETRY_COUNT = 5
 # Longhorn finds the replicas of a node and of a disk by these labels.
-VOLUME_LABEL: Final = "longhornvolume"
-NODE_LABEL: Final = "longhornnode"
-DISK_LABEL: Final = "longhorndiskuuid"
+VOLUME_LABEL = "longhornvolume"
+NODE_LABEL = "longhornnode"
+DISK_LABEL = "longhorndiskuuid"
 # The placement guard writes it with its answer.
-REVIEWED: Final = "longhorn.io/scheduler-extender-reviewed"
+REVIEWED = "longhorn.io/scheduler-extender-reviewed"
 
 
 class Disk(Struct, frozen=True):

@@ -11,31 +11,30 @@ import re
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
-from typing import Final
 
 from scheduler_core.errors import QuantityError, QuantityOverflowError
 
-MAX_BYTES: Final = 2**63 - 1
+MAX_BYTES = 2**63 - 1
 # What objects hold: a text, or a number in files.
 Amount = str | int | float
 
-_GRAMMAR: Final = re.compile(
+_GRAMMAR = re.compile(
     r"(?P<sign>[+-]?)(?P<number>[0-9]+\.?[0-9]*|\.[0-9]+)(?:(?P<suffix>[KMGTPE]i|[numkMGTPE])|[eE](?P<exponent>[+-]?[0-9]+))?",
     re.ASCII,
 )
-_SUFFIXES: Final = {
+_SUFFIXES = {
     **{suffix + "i": Fraction(1024**power) for power, suffix in enumerate("KMGTPE", start=1)},
     **{suffix: Fraction(1000**power) for power, suffix in enumerate("kMGTPE", start=1)},
     **{suffix: Fraction(1, 1000**power) for power, suffix in enumerate("mun", start=1)},
 }
-_DURATIONS: Final = ((86_400, "d"), (3600, "h"), (60, "min"))
-_PRINTED_UNITS: Final = ((1024**4, "Ti"), (1024**3, "Gi"), (1024**2, "Mi"), (1024, "Ki"))
-_WHOLE_SUFFIXES: Final = {"": 1} | {suffix: int(size) for suffix, size in _SUFFIXES.items() if size >= 1}
+_DURATIONS = ((86_400, "d"), (3600, "h"), (60, "min"))
+_PRINTED_UNITS = ((1024**4, "Ti"), (1024**3, "Gi"), (1024**2, "Mi"), (1024, "Ki"))
+_WHOLE_SUFFIXES = {"": 1} | {suffix: int(size) for suffix, size in _SUFFIXES.items() if size >= 1}
 # The API server keeps a quantity as it was written, however many zeros it begins with.
-_LEADING_ZEROS: Final = re.compile(r"\A([+-]?)0+(?=[0-9])", re.ASCII)
+_LEADING_ZEROS = re.compile(r"\A([+-]?)0+(?=[0-9])", re.ASCII)
 # Longer texts and exponents are not sizes of anything; they would only cost time and memory.
-_MAX_TEXT_LENGTH: Final = 64
-_MAX_EXPONENT: Final = 100
+_MAX_TEXT_LENGTH = 64
+_MAX_EXPONENT = 100
 
 
 def parse_bytes(text: str) -> int:
@@ -171,8 +170,8 @@ def format_age(seconds: float) -> str:
     return f"{max(0, int(seconds))} s"
 
 
-MAX_LISTED: Final = 5
-_DIGITS: Final = re.compile("([0-9]+)")
+MAX_LISTED = 5
+_DIGITS = re.compile("([0-9]+)")
 
 
 def join_first(parts: Sequence[str], separator: str, total: int | None = None) -> str:

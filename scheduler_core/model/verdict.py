@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import Final
 
 from msgspec import Struct
 
@@ -72,7 +71,7 @@ class Reason(Enum):
     __hash__ = object.__hash__
 
 
-UNSAFE: Final = frozenset({Reason.STALE_UNSAFE, Reason.ORDER_UNSAFE})
+UNSAFE = frozenset({Reason.STALE_UNSAFE, Reason.ORDER_UNSAFE})
 """With these a packing exists, but Longhorn may miss it. A node that is not order-safe is not stale-safe either."""
 
 

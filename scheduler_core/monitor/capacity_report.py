@@ -3,7 +3,7 @@ them shows what kube-scheduler is answered.
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -18,7 +18,7 @@ from scheduler_core.longhorn.stages import candidate_refusal, file_size_limit, p
 from scheduler_core.model import kube, longhorn, verdict
 from scheduler_core.volumes.requirements import VolumeClasses, volume_class
 
-_REQUEST_BY_DISK_TYPE: Final = {
+_REQUEST_BY_DISK_TYPE = {
     longhorn.FILESYSTEM: ReplicaRequest.for_volume(longhorn.Volume(name="", data_engine=longhorn.V1)),
     longhorn.BLOCK: ReplicaRequest.for_volume(longhorn.Volume(name="", data_engine=longhorn.V2)),
 }

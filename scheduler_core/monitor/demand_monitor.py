@@ -18,7 +18,6 @@ Objects have no time at which a problem began, so its age counts from the first 
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 from msgspec import Struct, field
 from rpds import HashTrieMap
@@ -31,11 +30,11 @@ from scheduler_core.packing.budget import Budget
 from scheduler_core.volumes.demand import Demand, DemandSource
 from scheduler_core.volumes.resolve import is_local
 
-STUCK_AFTER: Final = 60.0
+STUCK_AFTER = 60.0
 # Longhorn writes the places of a new volume's replicas one by one, and the local replica need not be seen first.
-SETTLE_TIME: Final = 1.0
+SETTLE_TIME = 1.0
 # These share a budget too: a node for which it does not suffice has no hopeless demand, like a node where all of it fits.
-_NODES_PER_BUDGET: Final = 16
+_NODES_PER_BUDGET = 16
 
 
 class Misplaced(Struct, frozen=True):
@@ -76,7 +75,7 @@ class _NodeReport(Struct, frozen=True):
         return self.demands is demands and self.free_space is free_space
 
 
-_NO_REPORT: Final = _NodeReport()
+_NO_REPORT = _NodeReport()
 
 
 class _Situation(Struct, frozen=True):

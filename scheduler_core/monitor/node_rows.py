@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from enum import IntEnum, StrEnum
 from functools import cached_property
 from operator import attrgetter
-from typing import Final, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from msgspec import Struct
 
@@ -171,7 +171,7 @@ def group_by_zone(rows: Iterable[NodeRow]) -> tuple[ZoneRows, ...]:
     )
 
 
-PAGE_SIZE: Final = 50
+PAGE_SIZE = 50
 _Row = TypeVar("_Row")
 
 

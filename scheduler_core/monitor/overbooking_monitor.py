@@ -18,7 +18,6 @@ leaves again if that is rejected.
 import math
 from collections.abc import Iterable, Mapping
 from operator import attrgetter
-from typing import Final
 
 from msgspec import Struct
 
@@ -27,10 +26,10 @@ from scheduler_core.longhorn import node_status, space
 from scheduler_core.values import replace
 
 # Volumes of one pod are placed within two seconds; a report before the last of them would not name all.
-SETTLE_TIME: Final = 1.0
+SETTLE_TIME = 1.0
 # Longhorn writes the status of a disk every 30 s; the rest is for a slow sync.
-MAX_STATUS_LAG: Final = 60.0
-_BY_PLACE: Final = attrgetter("node", "disk")
+MAX_STATUS_LAG = 60.0
+_BY_PLACE = attrgetter("node", "disk")
 
 Deliveries = Mapping[tuple[str, str], float]
 """When a watch first delivered a replica with a disk, in the caller's seconds, by the replica's name and the disk's UUID."""

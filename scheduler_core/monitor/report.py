@@ -4,7 +4,6 @@ fit first, then those that come closest, and the bound pods without their volume
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Final
 
 from msgspec import Struct, field
 
@@ -24,9 +23,9 @@ from scheduler_core.offers.ledger import Ledger
 from scheduler_core.volumes.resolve import NO_DRIVER, lacks_driver
 
 # A node that they refuse lacks nothing but space.
-LACKING_SPACE: Final = frozenset({Reason.INSUFFICIENT_STORAGE, Reason.NOT_TOGETHER, Reason.SPOKEN_FOR})
+LACKING_SPACE = frozenset({Reason.INSUFFICIENT_STORAGE, Reason.NOT_TOGETHER, Reason.SPOKEN_FOR})
 # Reasons are listed roughly in the order in which rules are checked; the rules before a reason's were passed.
-_ORDER: Final = {reason: position for position, reason in enumerate(Reason)}
+_ORDER = {reason: position for position, reason in enumerate(Reason)}
 
 
 def sort_candidates(view: View, decision: Decision) -> list[str]:
@@ -52,7 +51,7 @@ def sort_candidates(view: View, decision: Decision) -> list[str]:
 
 
 # Explaining a node takes longer than deciding about it, so only these are compared byte by byte.
-_COMPARED_NODES: Final = 5
+_COMPARED_NODES = 5
 
 
 class NearestNode(Struct, frozen=True):
@@ -93,11 +92,7 @@ def candidate_nodes(view: View) -> list[str]:
 
 
 def waiting_row(
-    pod: Pod,
-    state: ClusterState,
-    options: FilterOptions,
-    contenders: Contenders,
-    refused: Mapping[str, str],
+    pod: Pod, state: ClusterState, options: FilterOptions, contenders: Contenders, refused: Mapping[str, str]
 ) -> WaitingRow:
     """Returns a pod's row by the decision of `/filter`; `refused`: kube-scheduler's own reasons, by node."""
     nodes = candidate_nodes(state.view)

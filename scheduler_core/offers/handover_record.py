@@ -10,7 +10,7 @@ clocks are compared. A reader of a record trusts nothing in it.
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Struct
@@ -20,14 +20,14 @@ from scheduler_core.offers.ledger import Ledger
 from scheduler_core.offers.outstanding_offer import ObservedPod, Offer, RecordedOffer
 
 # Format 1 was compressed. Neither release reads the other's record, which is refused as a damaged one is.
-FORMAT: Final = 2
+FORMAT = 2
 # A ConfigMap may have 1 MiB; 3,000 offers of one node need less.
-MAX_BYTES: Final = 768 * 1024
+MAX_BYTES = 768 * 1024
 # Of the names of nodes: what 1,000 offers of 20 nodes have.
-MAX_NAME_BYTES: Final = 256 * 1024
-_MAX_NAME: Final = 253
-_QUOTES_AND_COMMA: Final = 3
-_DIGEST_CHARACTERS: Final = 16
+MAX_NAME_BYTES = 256 * 1024
+_MAX_NAME = 253
+_QUOTES_AND_COMMA = 3
+_DIGEST_CHARACTERS = 16
 _Name = Annotated[str, msgspec.Meta(max_length=_MAX_NAME)]
 _NonemptyName = Annotated[str, msgspec.Meta(min_length=1, max_length=_MAX_NAME)]
 _Count = Annotated[int, msgspec.Meta(ge=0)]

@@ -45,7 +45,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Final
 
 from msgspec import Struct, structs
 from rpds import HashTrieMap, HashTrieSet
@@ -68,7 +67,7 @@ from scheduler_core.offers.outstanding_offer import (
 from scheduler_core.values import replace
 
 # At kube-scheduler's default client limits a decision shows up to 9 s after the answer.
-PERIOD: Final = 10.0
+PERIOD = 10.0
 
 
 class RecentOffers(Struct, frozen=True):
@@ -95,9 +94,9 @@ class RecentOffers(Struct, frozen=True):
         return RecentOffers(now, 1)
 
 
-MAX_INDEXED_NODES: Final = 200
-_NO_NODES: Final[frozenset[str]] = frozenset()
-_BY_AGE: Final = attrgetter("made_at", "uid")
+MAX_INDEXED_NODES = 200
+_NO_NODES: frozenset[str] = frozenset()
+_BY_AGE = attrgetter("made_at", "uid")
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@
 
 import math
 from enum import Enum
-from typing import Any, Final
+from typing import Any
 
 from msgspec import Struct
 
@@ -69,12 +69,12 @@ class LeadershipLost(Struct, frozen=True):
 
 # In a burst kube-scheduler shows decisions late (the last of 200 pods after 3.2 s, at its default client limits). An offer that ended before
 # would give its room away twice.
-OFFER_LIFETIME: Final = 60.0
+OFFER_LIFETIME = 60.0
 # The condition may be that of an earlier attempt, written late; the decision of this one is then still on its way.
-UNSCHEDULABLE_GRACE_PERIOD: Final = 1.0
+UNSCHEDULABLE_GRACE_PERIOD = 1.0
 # Victims may take long to end. But preemption's nomination may lead nowhere and never ages out, so a hold ends by itself.
-HOLD_LIFETIME: Final = 600.0
-NEVER: Final = math.inf
+HOLD_LIFETIME = 600.0
+NEVER = math.inf
 
 
 class OutcomeKind(Enum):

@@ -8,15 +8,14 @@ blocking set.
 """
 
 from collections.abc import Sequence
-from typing import Final
 
 from msgspec import Struct
 
 from scheduler_core.packing.budget import Budget, OutOfStepsError
 
-_PATTERNS_PER_STEP: Final = 10
+_PATTERNS_PER_STEP = 10
 # The search descends one target at a time, so Python's recursion limit bounds them; no real node comes near.
-_MAX_TARGETS: Final = 200
+_MAX_TARGETS = 200
 
 
 class BlockingClass(Struct, frozen=True):

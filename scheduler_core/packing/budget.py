@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequen
 from contextlib import contextmanager
 from contextvars import ContextVar
 from enum import Enum
-from typing import Final, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
-_act: Final[ContextVar[Callable[[], None]]] = ContextVar("give_way", default=lambda: None)
+_act: ContextVar[Callable[[], None]] = ContextVar("give_way", default=lambda: None)
 
 
 def give_way() -> None:
@@ -31,11 +31,11 @@ def giving_way(act: Callable[[], None]) -> Iterator[None]:
 
 
 # Keeps a request's searching below the 300 ms that all of its evaluation may take.
-STEPS_PER_REQUEST: Final = 150_000
+STEPS_PER_REQUEST = 150_000
 
 # A search with fewer times the steps that did not suffice would mostly repeat what was tried.
-_WORTHWHILE: Final = 4
-_GROWTH: Final = 16
+_WORTHWHILE = 4
+_GROWTH = 16
 
 _Instance = TypeVar("_Instance")
 

@@ -18,7 +18,6 @@ nothing.
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from math import gcd
-from typing import Final
 
 from msgspec import Struct
 
@@ -34,7 +33,7 @@ from scheduler_core.packing.patterns import (
 )
 
 # The search descends one disk at a time, so Python's recursion limit bounds them; no real node comes near.
-_MAX_DISKS: Final = 200
+_MAX_DISKS = 200
 
 
 class PackingProblem(Struct, frozen=True):
@@ -80,11 +79,7 @@ class PatternSearch:
     """One run of the depth-first search over patterns."""
 
     def __init__(
-        self,
-        item_classes: Sequence[ItemClass],
-        disk_classes: Sequence[DiskClass],
-        patterns: Patterns,
-        budget: Budget,
+        self, item_classes: Sequence[ItemClass], disk_classes: Sequence[DiskClass], patterns: Patterns, budget: Budget
     ) -> None:
         self.item_classes = item_classes
         self.disk_classes = disk_classes
@@ -286,10 +281,10 @@ def group_into_classes(problem: PackingProblem) -> list[ItemClass]:
 
 
 # Sums are bits of an integer, which in bytes would have terabits. A larger unit may miss a packing, but never invents one.
-_MAX_BITS: Final = 1 << 20
-_REMAINDER_LIMITS: Final = PatternLimits(max_partial=12_000, max_complete=4_000)
-_STEPS_PER_REMAINDER: Final = 4_000
-_BITS_PER_STEP: Final = 1 << 14
+_MAX_BITS = 1 << 20
+_REMAINDER_LIMITS = PatternLimits(max_partial=12_000, max_complete=4_000)
+_STEPS_PER_REMAINDER = 4_000
+_BITS_PER_STEP = 1 << 14
 
 Order = Sequence[int]
 
@@ -311,8 +306,7 @@ def _strategies(problem: PackingProblem) -> list[tuple[Order, Order]]:
     smallest_first = sorted(range(len(problem.capacities)), key=lambda disk: problem.capacities[disk])
     fewest_volumes_first = sorted(smallest_first, key=lambda disk: len(problem.admissible(disk)))
     largest_last = sorted(
-        range(len(problem.sizes)),
-        key=lambda volume: (problem.sizes[volume], -problem.masks[volume].bit_count()),
+        range(len(problem.sizes)), key=lambda volume: (problem.sizes[volume], -problem.masks[volume].bit_count())
     )
     most_restricted_last = sorted(largest_last, key=lambda volume: -problem.masks[volume].bit_count())
     # No order suits all problems, and each is tried quickly: one that packs everything saves the search.

@@ -12,15 +12,8 @@ from heapq import heapify, heapreplace
 from itertools import repeat
 from math import gcd
 from operator import itemgetter, or_
-from typing import Final
 
-from scheduler_core.packing.budget import (
-    Budget,
-    OutOfStepsError,
-    PackingAnswer,
-    Portions,
-    share_fairly,
-)
+from scheduler_core.packing.budget import Budget, OutOfStepsError, PackingAnswer, Portions, share_fairly
 from scheduler_core.packing.exact_search import PackingProblem, fullest_subset, minimum_bin_slack, search
 from scheduler_core.packing.items import Items
 from scheduler_core.packing.patterns import PatternLimits
@@ -29,7 +22,7 @@ from scheduler_core.values import replace
 FastCheck = Callable[[tuple[int, ...]], PackingAnswer]
 # The subset sums take as long as a dozen greedy attempts, and with competing pods nearly every node has items of its
 # own.
-_CHECKS_BEFORE_SUMS: Final = 16
+_CHECKS_BEFORE_SUMS = 16
 
 
 @lru_cache(maxsize=64)
@@ -174,20 +167,20 @@ def place_greedily(
 
 
 # Half of what an instance gets at first.
-_BRIEF_STEPS: Final = 500
+_BRIEF_STEPS = 500
 # So few volumes have few patterns: their table is complete sooner than any other attempt.
-_FEW_VOLUMES: Final = 10
+_FEW_VOLUMES = 10
 # So many large volumes still have a small table, however much space the others leave.
-_LARGEST_VOLUMES: Final = 12
+_LARGEST_VOLUMES = 12
 # Sums are bits of an integer; beyond this many bits a shift would cost more than the search it saves.
-_MAX_UNITS: Final = 1 << 17
+_MAX_UNITS = 1 << 17
 # A few thousand patterns are the search's best size, tens of thousands its last resort: each step then costs ten times
 # as much and more of them are needed.
-_SMALL_TABLE: Final = PatternLimits(max_partial=30_000, max_complete=6_000)
-_LARGE_TABLE: Final = PatternLimits(max_partial=200_000, max_complete=40_000)
+_SMALL_TABLE = PatternLimits(max_partial=30_000, max_complete=6_000)
+_LARGE_TABLE = PatternLimits(max_partial=200_000, max_complete=40_000)
 # No single instance may take longer than this, even when the request has more steps left: about 60 ms.
-MAX_STEPS_PER_INSTANCE: Final = _BRIEF_STEPS + 50_000
-_PORTIONS: Final = Portions(first=1_000, most=MAX_STEPS_PER_INSTANCE)
+MAX_STEPS_PER_INSTANCE = _BRIEF_STEPS + 50_000
+_PORTIONS = Portions(first=1_000, most=MAX_STEPS_PER_INSTANCE)
 
 # Free bytes of each disk, and the mask of allowed disks for each volume.
 Instance = tuple[tuple[int, ...], tuple[int, ...] | None]

@@ -4,12 +4,11 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Final
 
 from msgspec import Struct
 
 # Twelve volumes of unlike sizes have so many sums, and each further one doubles them.
-MAX_SUBSET_SUMS: Final = 1 << 12
+MAX_SUBSET_SUMS = 1 << 12
 
 
 class Items:
@@ -70,7 +69,7 @@ class OptionalItems(Struct, frozen=True):
         return tuple(index for index, volume in enumerate(self.spread) if volume < 0 or first[volume] == index)
 
 
-NO_OPTIONAL_ITEMS: Final = OptionalItems()
+NO_OPTIONAL_ITEMS = OptionalItems()
 
 
 def reachable_sums(sizes: Sequence[int]) -> list[int]:

@@ -23,7 +23,6 @@ All sizes are bytes.
 from bisect import bisect_left
 from collections.abc import Iterable, MutableMapping, Sequence
 from functools import lru_cache
-from typing import Final
 
 from msgspec import Struct
 
@@ -33,7 +32,7 @@ from scheduler_core.packing.items import NO_OPTIONAL_ITEMS, Items, OptionalItems
 from scheduler_core.values import replace
 
 # No single node may take longer than this, even when the request has more steps left: about 4 ms.
-MAX_STEPS_PER_NODE: Final = 2_400
+MAX_STEPS_PER_NODE = 2_400
 
 
 class Safety(Struct, frozen=True):
@@ -45,8 +44,8 @@ class Safety(Struct, frozen=True):
     counter_example: tuple[tuple[int, int | None], ...] = ()
 
 
-_SAFE: Final = Safety(PackingAnswer.YES)
-_UNDECIDED: Final = Safety(PackingAnswer.UNDECIDED)
+_SAFE = Safety(PackingAnswer.YES)
+_UNDECIDED = Safety(PackingAnswer.UNDECIDED)
 
 
 def order_safe(  # noqa: PLR0913, PLR0917 -- the two space rules take two arguments each
@@ -194,12 +193,12 @@ def _blocking_problem(
 
 
 # Seven volumes of different sizes in addition to the largest one; eight to ten when some sizes repeat.
-_MAX_PAIRS: Final = 3_000
-_PORTIONS: Final = Portions(first=100, most=MAX_STEPS_PER_NODE)
-_TABLE_DISKS: Final = 2
+_MAX_PAIRS = 3_000
+_PORTIONS = Portions(first=100, most=MAX_STEPS_PER_NODE)
+_TABLE_DISKS = 2
 # The table takes milliseconds, a search mostly a fraction of one; with competing pods nearly every node has items of
 # its own.
-_MIN_PROFILES_FOR_TABLE: Final = 16
+_MIN_PROFILES_FOR_TABLE = 16
 
 
 def order_safe_many(

@@ -12,17 +12,16 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
-from typing import Final
 
 from msgspec import Struct
 
 from scheduler_core.packing.budget import Budget, OutOfStepsError
 
-_BYTE: Final = 8
-_ENTRIES_PER_STEP: Final = 10
-_COMPLETE_PER_STEP: Final = 3
+_BYTE = 8
+_ENTRIES_PER_STEP = 10
+_COMPLETE_PER_STEP = 3
 # A field that counts up to 255 equal volumes fits one byte; more equal volumes form several classes.
-MAX_EQUAL_ITEMS: Final = 255
+MAX_EQUAL_ITEMS = 255
 
 
 class ItemClass(Struct, frozen=True):

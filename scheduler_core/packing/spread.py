@@ -8,7 +8,6 @@ not fit. All sizes are bytes.
 
 from collections.abc import Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
-from typing import Final
 
 from msgspec import Struct
 
@@ -16,7 +15,7 @@ from scheduler_core.packing.budget import Budget, OutOfStepsError, PackingAnswer
 from scheduler_core.packing.feasible import MAX_STEPS_PER_INSTANCE, fits
 from scheduler_core.packing.items import Items
 
-SHARED: Final = -1
+SHARED = -1
 
 
 class ReplicaGroup(Struct, frozen=True, order=True):

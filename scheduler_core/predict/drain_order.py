@@ -36,11 +36,7 @@ class Maintenance(Struct, frozen=True):
 
 
 def maintain_node(
-    cluster: PredictedCluster,
-    node: str,
-    parallel: frozenset[NamespacedName],
-    options: FilterOptions,
-    choose: Choose,
+    cluster: PredictedCluster, node: str, parallel: frozenset[NamespacedName], options: FilterOptions, choose: Choose
 ) -> Maintenance:
     """Drains a node, and uncordons it once the drain has finished.
 

@@ -7,7 +7,6 @@ is attached.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 from msgspec import Struct
 
@@ -18,7 +17,7 @@ from scheduler_core.predict.situation import Situation
 from scheduler_core.values import replace
 
 # A single step takes too long in a larger cluster.
-MAX_NODES: Final = 1000
+MAX_NODES = 1000
 
 
 class NodeLossOutcome(Struct, frozen=True):

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
-from typing import Final
 
 from msgspec import Struct
 
@@ -20,11 +19,9 @@ from scheduler_core.predict.remedy import RemedyKind, Step, exact_bytes, with_mo
 from scheduler_core.volumes.existing_replicas import nodes_with_replica
 from scheduler_core.volumes.resolve import Resolution
 
-_NODES: Final = frozenset({Reason.NODE_EVICTING, Reason.NODE_SCHEDULING_DISABLED, Reason.NODE_TAGS})
-_CLOSED: Final = frozenset(
-    {Reason.NO_DISK, Reason.DISK_PRESSURE, Reason.DISK_TYPE, Reason.DISK_TAGS, Reason.VOLUME_TOO_LARGE}
-)
-_DISKS: Final = (
+_NODES = frozenset({Reason.NODE_EVICTING, Reason.NODE_SCHEDULING_DISABLED, Reason.NODE_TAGS})
+_CLOSED = frozenset({Reason.NO_DISK, Reason.DISK_PRESSURE, Reason.DISK_TYPE, Reason.DISK_TAGS, Reason.VOLUME_TOO_LARGE})
+_DISKS = (
     UNSAFE
     | _CLOSED
     | {
@@ -39,10 +36,10 @@ _DISKS: Final = (
     }
 )
 # Floats are exact up to here, and no disk grows by more.
-_MOST_GROWTH: Final = 2**53
+_MOST_GROWTH = 2**53
 # Of more volumes the sums are too many to try.
-_MAX_SUMMED_VOLUMES: Final = 4
-_WHOLE: Final = 100
+_MAX_SUMMED_VOLUMES = 4
+_WHOLE = 100
 
 
 def setting_steps(cluster: PredictedCluster, decision: PodDecision) -> list[Step]:

@@ -18,7 +18,7 @@ node, unless anti-affinity is soft. The text of the commands is in `convert/kube
 
 from collections.abc import Callable, Iterable
 from datetime import timedelta
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
@@ -42,9 +42,9 @@ from scheduler_core.predict.predicted_cluster import ChangesByObject, PredictedC
 from scheduler_core.values import replace
 from scheduler_core.volumes.existing_replicas import is_healthy
 
-RUNNING: Final = "running"
-NO_DATA: Final = "no replica with its data is left"
-_NO_WAIT: Final = timedelta(0)
+RUNNING = "running"
+NO_DATA = "no replica with its data is left"
+_NO_WAIT = timedelta(0)
 
 Choose = Callable[[int], int]
 """Returns a random number from 0 to below its argument, such as `random.Random(seed).randrange`."""
@@ -260,7 +260,7 @@ def replicas_on_node(cluster: PredictedCluster, name: str) -> list[longhorn.Repl
 
 
 # webhook/resources/volume/validator.go: validateReplicaCount.
-_MAX_REPLICAS: Final = 20
+_MAX_REPLICAS = 20
 
 
 class DiskPlace(NamedTuple):

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -21,7 +21,7 @@ from scheduler_core.predict.situation import ExpansionOutcome, Origin, PodToPlac
 from scheduler_core.predict.timeline import OrderProgress, OrderResult
 
 # An order may have thousands of steps, and each point counts every disk of the cluster.
-_MAX_POINTS: Final = 128
+_MAX_POINTS = 128
 
 
 class Certainty(StrEnum):

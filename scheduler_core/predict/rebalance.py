@@ -9,7 +9,6 @@ continued that free most space on one disk.
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import compress
-from typing import Final
 
 from msgspec import Struct
 
@@ -24,23 +23,23 @@ from scheduler_core.predict.predicted_replicas import Choose, ReplicaMove, choos
 from scheduler_core.predict.situation import Situation
 from scheduler_core.volumes.resolve import resolve
 
-DEFAULT_MAX_MOVES: Final = 3
+DEFAULT_MAX_MOVES = 3
 # Sequences that are continued with every move, and those with the most promising moves.
-_MAX_EXHAUSTIVE: Final = 2_000
-_BEAM_WIDTH: Final = 12
-_MOVES_PER_SEQUENCE: Final = 24
+_MAX_EXHAUSTIVE = 2_000
+_BEAM_WIDTH = 12
+_MOVES_PER_SEQUENCE = 24
 # A sequence whose moves may lead to more clusters is not continued.
-_CONTINUED_CLUSTERS: Final = 16
+_CONTINUED_CLUSTERS = 16
 # How many clusters are evaluated at most, which takes some seconds. For a goal of pods orders are played in each, so that the cost of
 # one grows with the nodes.
-_MAX_EVALUATIONS: Final = 20_000
-_EVALUATIONS_OF_ONE_NODE: Final = 25_000
-_LEAST_EVALUATIONS: Final = 50
-_NOT_ACCEPTABLE: Final = -1
+_MAX_EVALUATIONS = 20_000
+_EVALUATIONS_OF_ONE_NODE = 25_000
+_LEAST_EVALUATIONS = 50
+_NOT_ACCEPTABLE = -1
 
 Clusters = Sequence[PredictedCluster]
-LARGEST_VOLUME: Final = "largest-volume"
-WAITING_PODS: Final = "waiting-pods"
+LARGEST_VOLUME = "largest-volume"
+WAITING_PODS = "waiting-pods"
 
 
 class Goal(Struct, frozen=True):

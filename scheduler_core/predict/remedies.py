@@ -11,7 +11,6 @@ be on other nodes than the pod, a step on any node may help, and all are tried.
 from bisect import insort
 from collections.abc import Sequence
 from itertools import islice
-from typing import Final
 
 from msgspec import Struct
 
@@ -24,13 +23,13 @@ from scheduler_core.predict import possible_steps, predicted_replicas, remedy
 from scheduler_core.predict.pod_decision import PodDecider, PodDecision
 from scheduler_core.predict.predicted_cluster import ChangesByObject, PredictedCluster
 
-MAX_DECISIONS: Final = 600
+MAX_DECISIONS = 600
 """How many changed clusters are decided; a search that needs more may miss cheaper remedies.
 
 A decision about the one node that a step changes counts as a seventh.
 """
 # It takes at most a fifth of one about 1,000 nodes. There are more of them before a remedy is found.
-_SHARE_OF_ONE_NODE: Final = 1 / 7
+_SHARE_OF_ONE_NODE = 1 / 7
 
 
 class RemedySearch(Struct, frozen=True):
@@ -42,11 +41,7 @@ class RemedySearch(Struct, frozen=True):
 
 
 def find_remedies(
-    pod: Pod,
-    cluster: PredictedCluster,
-    options: FilterOptions,
-    limit: int,
-    max_decisions: int = MAX_DECISIONS,
+    pod: Pod, cluster: PredictedCluster, options: FilterOptions, limit: int, max_decisions: int = MAX_DECISIONS
 ) -> RemedySearch:
     """Returns remedies for a pod that fits nowhere, each of one step, the cheapest first.
 

@@ -1,7 +1,6 @@
 """A change that makes a pod fit: what it costs, and what Longhorn's controllers and kube-controller-manager show after it."""
 
 from enum import IntEnum, StrEnum
-from typing import Final
 
 from msgspec import Struct
 
@@ -17,8 +16,8 @@ from scheduler_core.predict.predicted_cluster import (
 from scheduler_core.predict.predicted_replicas import ReplicaMove
 from scheduler_core.values import replace
 
-_UNSCHEDULABLE_TAINT: Final = "node.kubernetes.io/unschedulable"
-_SCHEDULABLE: Final = "Schedulable"
+_UNSCHEDULABLE_TAINT = "node.kubernetes.io/unschedulable"
+_SCHEDULABLE = "Schedulable"
 
 
 class RemedyKind(StrEnum):

@@ -12,7 +12,6 @@ from enum import StrEnum
 from functools import cached_property
 from itertools import pairwise
 from operator import itemgetter
-from typing import Final
 
 from msgspec import Struct
 
@@ -23,7 +22,7 @@ from scheduler_core.predict.predicted_cluster import DAEMON_SET, NODE_BOUND_OWNE
 from scheduler_core.values import replace
 
 # They have no number of replicas that the disruption controller could read.
-_UNSCALED_OWNERS: Final = frozenset({DAEMON_SET, "Node", "Job"})
+_UNSCALED_OWNERS = frozenset({DAEMON_SET, "Node", "Job"})
 
 
 class DisruptionBudgets:

@@ -12,7 +12,6 @@ something was placed since.
 from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Final
 
 from msgspec import Struct
 
@@ -30,7 +29,7 @@ from scheduler_core.values import replace
 
 # Longhorn adds this to what remains of the wait (RequireNewReplica).
 _CLOCK_SKEW = timedelta(seconds=2)
-NOT_CREATED: Final = "the pod before it does not run"
+NOT_CREATED = "the pod before it does not run"
 _DETACHED = "it is detached: Longhorn rebuilds it once it is attached"
 
 

@@ -5,16 +5,15 @@ csi/controller_server.go: CreateVolume adds to the parameters of the claim's Sto
 """
 
 from collections.abc import Mapping
-from typing import Final
 
 from scheduler_core.errors import MissingObjectError, ResolutionError
 from scheduler_core.longhorn import csi_driver, replica_request
 from scheduler_core.model import kube, longhorn, quantity
 from scheduler_core.model.snapshot import Snapshot
 
-_SNAPSHOT: Final = "snap"
-_BACKUPS: Final = ("bak", "bs")
-_BACKING_IMAGE: Final = "bi"
+_SNAPSHOT = "snap"
+_BACKUPS = ("bak", "bs")
+_BACKING_IMAGE = "bi"
 
 
 def volume_parameters(

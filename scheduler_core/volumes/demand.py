@@ -24,7 +24,7 @@ from datetime import datetime, timedelta
 from enum import IntEnum
 from itertools import takewhile
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from msgspec import Struct
 from rpds import HashTrieMap, HashTrieSet
@@ -199,7 +199,7 @@ def _node_of_pods(claim: kube.Claim, view: View) -> _NodeTie | None:
     return None
 
 
-UNPLACED_LIFETIME: Final = timedelta(seconds=30)
+UNPLACED_LIFETIME = timedelta(seconds=30)
 
 
 class UnplacedVolume(Struct, frozen=True):
@@ -211,7 +211,7 @@ class UnplacedVolume(Struct, frozen=True):
     becomes: str = ""  # for a claim, the Longhorn volume that will be provisioned for it
 
 
-_AGE: Final = attrgetter("since", "key")
+_AGE = attrgetter("since", "key")
 
 
 def _largest_first(entry: UnplacedVolume) -> tuple[int, str]:

@@ -8,7 +8,6 @@ follows the changes; only a change of Longhorn's settings, a StorageClass or an 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Final
 
 from rpds import HashTrieMap
 
@@ -23,9 +22,9 @@ from scheduler_core.values import replace
 from scheduler_core.volumes.demand import Demand, Subject, UnplacedVolumes, derive
 from scheduler_core.volumes.resolve import PodVolume
 
-_REBUILDING_KINDS: Final = frozenset({"settings", "storage_classes", "engine_images"})
-_NO_UNPLACED: Final = UnplacedVolumes()
-_BY_AGE: Final = attrgetter("order")
+_REBUILDING_KINDS = frozenset({"settings", "storage_classes", "engine_images"})
+_NO_UNPLACED = UnplacedVolumes()
+_BY_AGE = attrgetter("order")
 
 
 @dataclass(frozen=True, slots=True)

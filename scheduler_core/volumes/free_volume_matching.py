@@ -20,7 +20,7 @@ zone and region.
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain, groupby, product
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -40,7 +40,7 @@ from scheduler_core.volumes.resolve import (
 )
 
 # Each match costs an evaluation of every node. More come about only where many volumes are equal and none is reserved.
-MAX_MATCHES: Final = 64
+MAX_MATCHES = 64
 
 Match = Mapping[str, str]
 """PersistentVolumes by the name of the pod's claim; a claim without one is provisioned."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from functools import cached_property, lru_cache
-from typing import Any, Final
+from typing import Any
 
 from msgspec import Struct
 
@@ -12,9 +12,9 @@ from scheduler_core.model import longhorn
 from scheduler_core.packing.items import Items, OptionalItems
 from scheduler_core.volumes.resolve import PodVolume
 
-_FILE_SIZE_LIMITS: Final = (XFS_LIMIT, EXT_LIMIT)
+_FILE_SIZE_LIMITS = (XFS_LIMIT, EXT_LIMIT)
 # The fields of a volume that open or close disks to its replicas. A plain tuple of their values is the fastest cache key.
-_CLASS_FIELDS: Final = (
+_CLASS_FIELDS = (
     "name", "size", "data_engine", "image", "node_selector", "disk_selector",
     "backing_image", "clone_mode", "data_source", "data_layout", "topology_requirement",
 )  # fmt: skip

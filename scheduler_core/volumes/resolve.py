@@ -12,7 +12,6 @@ without the driver waits there for its volumes.
 from collections import Counter
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final
 
 from msgspec import Struct
 
@@ -25,12 +24,12 @@ from scheduler_core.model.longhorn import TopologyTerm
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.volumes.data_source import bound_volume, check_source, volume_parameters
 
-_NO_MATCHES: Final[Mapping[str, str]] = MappingProxyType({})
+_NO_MATCHES: Mapping[str, str] = MappingProxyType({})
 
 # Kubernetes reads a limit per node from CSINode, and Longhorn sets none (NodeGetInfo: MaxVolumesPerNode 0). But a v1 volume is attached
 # as an iSCSI target, and Longhorn numbers those of a node from 1 to 4,094 (go-iscsi-helper: FindNextAvailableTargetID). For v2 volumes
 # no limit is documented; the same one keeps the work for one pod bounded.
-MAX_VOLUMES_PER_NODE: Final = 4_094
+MAX_VOLUMES_PER_NODE = 4_094
 
 
 # The kinds of a VolumeSnapshot's handle.
@@ -150,11 +149,7 @@ def volume_of_claim(
 
 
 def future_volume(
-    claim: kube.Claim,
-    view: View,
-    domain: TopologyTerm = csi_driver.ANYWHERE,
-    *,
-    require_best_effort: bool = True,
+    claim: kube.Claim, view: View, domain: TopologyTerm = csi_driver.ANYWHERE, *, require_best_effort: bool = True
 ) -> PodVolume | None:
     """Returns the volume that Longhorn would create, for a pod on a node of `domain`. What the claim is bound to does
     not matter. None if the claim belongs to another driver.
@@ -277,8 +272,8 @@ def _in_use_on(pod: kube.Pod, claim: kube.Claim, view: View) -> frozenset[str]:
     )
 
 
-NO_DRIVER: Final = "Longhorn's CSI driver is not registered on the node"
-NO_DRIVER_DETAIL: Final = (
+NO_DRIVER = "Longhorn's CSI driver is not registered on the node"
+NO_DRIVER_DETAIL = (
     f"kube-scheduler may choose the node, and the pod then waits for its volumes until the node's CSINode names {csi_driver.DRIVER}; what helps: "
     "a running longhorn-csi-plugin pod there"
 )

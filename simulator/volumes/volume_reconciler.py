@@ -1,7 +1,6 @@
 """Reconciles a volume: all phases of its life in Longhorn's order. The first phase that writes something ends the pass."""
 
 from collections.abc import Callable
-from typing import Final
 
 from app.kube.resources import LONGHORN_REPLICAS, LONGHORN_SHARDS, LONGHORN_VOLUMES
 from simulator.actions import Action, AfterDelay, DeleteObject, is_write, remove_finalizers
@@ -24,7 +23,7 @@ from simulator.volumes.shard_placement import place_shards
 
 Phase = Callable[[VolumeObservation], list[Action]]
 
-PHASES: Final[tuple[Phase, ...]] = (
+PHASES: tuple[Phase, ...] = (
     create_replicas,
     fail_replicas,
     update_robustness,
@@ -42,7 +41,7 @@ PHASES: Final[tuple[Phase, ...]] = (
     write_kubernetes_status,
 )
 
-REPLICA_COUNT_PHASES: Final[tuple[Phase, ...]] = (clean_up, replenish_or_move)
+REPLICA_COUNT_PHASES: tuple[Phase, ...] = (clean_up, replenish_or_move)
 """Skipped while a replica is about to be placed: it is neither useless nor missing."""
 
 

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Final
 
 import httpx
 import pytest
@@ -29,11 +28,11 @@ from tests.worlds.service import by_names, http_client
 from tests.worlds.two_nodes import NODES, two_nodes
 
 # On two disks of 70 Gi these fit in one way only.
-SIZES: Final = {"a": 40, "b": 35, "c": 30, "d": 25}
-DISKS: Final = {"one": make.disk(70), "two": make.disk(70)}
-POD: Final = make.pod(*SIZES, name="db") | {"apiVersion": "v1", "kind": "Pod"}
-ROOT: Final = Path(__file__).parents[2]
-_MOST_STOPS: Final = 20
+SIZES = {"a": 40, "b": 35, "c": 30, "d": 25}
+DISKS = {"one": make.disk(70), "two": make.disk(70)}
+POD = make.pod(*SIZES, name="db") | {"apiVersion": "v1", "kind": "Pod"}
+ROOT = Path(__file__).parents[2]
+_MOST_STOPS = 20
 Stop = tuple[str, str]
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 
@@ -28,8 +28,8 @@ from tests.e2e.disk_schedule import ACCOUNT, LONGHORN, Longhorn, install, replic
 from tests.e2e.objects import condition_of
 from tests.e2e.repeated import Repeated
 
-_WRITES: Final = ("create", "update", "patch", "delete", "get", "list")
-_POSTING: Final = 16
+_WRITES = ("create", "update", "patch", "delete", "get", "list")
+_POSTING = 16
 
 
 def main(
@@ -206,8 +206,4 @@ def _create(longhorn: Longhorn, resource: Resource, objects: list[Any]) -> None:
             pass  # an error is raised here
 
 
-_SECTIONS: Final[dict[str, Callable[[Longhorn, float], Rows]]] = {
-    "burst": _burst,
-    "foreign": _foreign_writer,
-    "large": _large,
-}
+_SECTIONS: dict[str, Callable[[Longhorn, float], Rows]] = {"burst": _burst, "foreign": _foreign_writer, "large": _large}

@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 from time import monotonic, thread_time
-from typing import Any, Final
+from typing import Any
 
 import structlog
 import uvloop
@@ -44,14 +44,14 @@ from tests.worlds.placements import leader_context, placement_review
 from tests.worlds.state_source import FakeStateSource
 from tests.worlds.turn_probe import time_turns
 
-SIZES: Final = (100, 1_000, 5_000)
-DEMANDS_PER_NODE: Final = 2
-OFFERS: Final = 100
-HOLDS: Final = 20
-UNPLACED: Final = 1_000
-ROAMING: Final = 10
-BUDGET: Final = 0.020
-_SETTINGS: Final = ExtenderSettings(enabled=True, pod_scheduling_timeout=0, placement_guard=GuardMode.ENFORCE)
+SIZES = (100, 1_000, 5_000)
+DEMANDS_PER_NODE = 2
+OFFERS = 100
+HOLDS = 20
+UNPLACED = 1_000
+ROAMING = 10
+BUDGET = 0.020
+_SETTINGS = ExtenderSettings(enabled=True, pod_scheduling_timeout=0, placement_guard=GuardMode.ENFORCE)
 
 
 @dataclass(frozen=True, slots=True)

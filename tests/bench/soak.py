@@ -6,16 +6,16 @@ whole nodes; every verb is called. Goal: after the first 2,000 calls resident me
 
 import json
 import random
-from typing import Any, Final
+from typing import Any
 
 from tests.bench import cluster
 from tests.bench.http import connect, resident_mb, run_extender
 
-NODES: Final = 1000
-CALLS: Final = 20_000
-WARM_UP: Final = 2_000
-_LARGEST: Final = 50 * cluster.GI
-_STEP: Final = 2**20
+NODES = 1000
+CALLS = 20_000
+WARM_UP = 2_000
+_LARGEST = 50 * cluster.GI
+_STEP = 2**20
 
 
 def run() -> str:

@@ -8,13 +8,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Final
 
-_ROOT: Final = Path(__file__).parents[2]
-_PROGRAM: Final = str(Path(sys.executable).with_name("longhorn-extender"))
-_RUNS: Final = 10
+_ROOT = Path(__file__).parents[2]
+_PROGRAM = str(Path(sys.executable).with_name("longhorn-extender"))
+_RUNS = 10
 # Budgets in seconds.
-_COMMANDS: Final = {"--version": 0.25, "--help": 0.25, "explain --snapshot examples/mixed-cluster/snapshot.yaml": 0.6}
+_COMMANDS = {"--version": 0.25, "--help": 0.25, "explain --snapshot examples/mixed-cluster/snapshot.yaml": 0.6}
 
 
 def run() -> str:

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 import yaml
@@ -36,10 +36,10 @@ from tests.e2e.object_watch import ObjectWatch
 from tests.e2e.objects import Object, Volume, Workload
 from tests.e2e.rig import RECOMMENDED, Rig
 
-APP: Final = "throughput"
-EXTENDER: Final = "extender-1"
+APP = "throughput"
+EXTENDER = "extender-1"
 # Nothing but the burst should write: the leases and the status of thousands of nodes would take most of the API server's time.
-_QUIET_ARGUMENTS: Final = {
+_QUIET_ARGUMENTS = {
     KWOK: ["--node-lease-duration-seconds=4000"],
     CONTROLLER_MANAGER: [
         "--node-monitor-grace-period=1h",
@@ -49,17 +49,17 @@ _QUIET_ARGUMENTS: Final = {
         "--controllers=-persistentvolume-attach-detach-controller",
     ],
 }
-_SIMULATOR: Final = {
+_SIMULATOR = {
     "provision_seconds": [0.05, 0.1],
     # As Longhorn's own default: kube-scheduler looks at no capacity.
     "storage_capacity": False,
     "capacity_period": "none",
     "workers": 16,
 }
-_NEW_NODES_PERIOD: Final = 2
-_QUIET_PERIOD: Final = 3600
-_BURST_SECONDS: Final = 600.0
-_CYCLES: Final = "scheduler_scheduling_algorithm_duration_seconds"
+_NEW_NODES_PERIOD = 2
+_QUIET_PERIOD = 3600
+_BURST_SECONDS = 600.0
+_CYCLES = "scheduler_scheduling_algorithm_duration_seconds"
 
 
 class Way(StrEnum):

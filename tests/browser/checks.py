@@ -4,15 +4,15 @@ one line each.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from axe_playwright_python.base import AXE_SCRIPT  # type: ignore[import-untyped] # it has no types
 from playwright.sync_api import Page, ViewportSize
 
-_SCRIPTS: Final = Path(__file__).with_name("checks.js").read_text()
-_MAX_TAB_STOPS: Final = 600
+_SCRIPTS = Path(__file__).with_name("checks.js").read_text()
+_MAX_TAB_STOPS = 600
 # A4 without Chromium's margins of a centimetre, at 96 pixels an inch.
-_PAPER: Final[ViewportSize] = {"width": 718, "height": 1047}
+_PAPER: ViewportSize = {"width": 718, "height": 1047}
 
 
 def axe_violations(page: Page) -> list[str]:

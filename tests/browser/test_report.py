@@ -3,7 +3,6 @@
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
 
 import pytest
 from playwright.sync_api import Browser
@@ -16,11 +15,11 @@ from tests.worlds.service import EXTENDER
 
 pytestmark = [pytest.mark.e2e]
 
-SMALL: Final = 10
-LARGE: Final = 1000
+SMALL = 10
+LARGE = 1000
 # Drains of so many nodes of a cluster: each has a pod, and replicas of two volumes.
-DRAINED: Final = {SMALL: 1, LARGE: 6}
-ZOOMED: Final = Look(zoom=2)
+DRAINED = {SMALL: 1, LARGE: 6}
+ZOOMED = Look(zoom=2)
 
 
 @pytest.fixture(scope="module")

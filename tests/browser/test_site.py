@@ -5,7 +5,6 @@ import subprocess
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
 from urllib.parse import unquote, urldefrag, urljoin
 
 import pytest
@@ -18,19 +17,19 @@ from tests.browser.visit import visit
 # The first test waits for the build.
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
-ROOT: Final = Path(__file__).parents[2]
-VERSION: Final = "1.0.0"
-OLDER: Final = "0.9.0"
-START: Final = "README.html"
+ROOT = Path(__file__).parents[2]
+VERSION = "1.0.0"
+OLDER = "0.9.0"
+START = "README.html"
 # The themes of the diagrams, by those of the page.
-DRAWN: Final = {"light": "neutral", "dark": "dark"}
-IS_DRAWN: Final = """theme => {
+DRAWN = {"light": "neutral", "dark": "dark"}
+IS_DRAWN = """theme => {
     const diagrams = [...document.querySelectorAll('.mermaid')];
     const isDrawn = document.documentElement.dataset.diagrams === theme && diagrams.every(each => each.querySelector(':scope > svg'));
     return diagrams.length === 0 || isDrawn;
 }"""
-_HREF: Final = re.compile(r'<(?:a|link|script|img)\b[^>]*?\b(?:href|src)="([^"]*)"')
-_ID: Final = re.compile(r'\bid="([^"]*)"')
+_HREF = re.compile(r'<(?:a|link|script|img)\b[^>]*?\b(?:href|src)="([^"]*)"')
+_ID = re.compile(r'\bid="([^"]*)"')
 
 
 @pytest.fixture(scope="module")

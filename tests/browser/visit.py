@@ -3,13 +3,12 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final
 from urllib.parse import urlsplit
 
 from playwright.sync_api import Browser, ConsoleMessage, Page, Route, WebError, WebSocketRoute
 
 # These links open connections that a route does not see.
-_PREPARED_LINKS: Final = """() => [...document.querySelectorAll(
+_PREPARED_LINKS = """() => [...document.querySelectorAll(
     'link[rel~=preconnect], link[rel~=dns-prefetch], link[rel~=prefetch], link[rel~=prerender]')].map(link => link.outerHTML)"""
 
 
@@ -33,11 +32,11 @@ class Look:
         return "-".join(word for word in words if word)
 
 
-WIDE: Final = Look()
-NARROW: Final = Look(width=400)
-DARK_NARROW: Final = Look(width=400, dark=True)
+WIDE = Look()
+NARROW = Look(width=400)
+DARK_NARROW = Look(width=400, dark=True)
 # Colours do not depend on the width, nor widths on the colours, so that two looks are enough.
-LOOKS: Final = (WIDE, DARK_NARROW)
+LOOKS = (WIDE, DARK_NARROW)
 
 
 @dataclass

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from fastapi import FastAPI
 from structlog.testing import capture_logs
@@ -40,12 +40,12 @@ from tests.worlds.state_source import FakeStateSource
 from tests.worlds.tight_clusters import TightCluster
 from tests.worlds.virtual_time import run, virtual_loop
 
-GOLDENS: Final = Path(__file__).parents[1] / "golden/answers"
-ANSWERS: Final = 2000
+GOLDENS = Path(__file__).parents[1] / "golden/answers"
+ANSWERS = 2000
 # Every so many answers one is kept in full.
-_KEPT: Final = 33
-_PATHS: Final = ("/filter", "/prioritize", "/explain")
-_SELECTED_NODE: Final = "volume.kubernetes.io/selected-node"
+_KEPT = 33
+_PATHS = ("/filter", "/prioritize", "/explain")
+_SELECTED_NODE = "volume.kubernetes.io/selected-node"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +108,13 @@ def _claim_objects(chance: random.Random) -> list[Object]:
 
 
 # How clusters are drawn, and how many answers there are over each kind.
-_WORLDS: Final[dict[str, tuple[Callable[[random.Random], list[Object]], int]]] = {
+_WORLDS: dict[str, tuple[Callable[[random.Random], list[Object]], int]] = {
     "claims": (_claim_objects, 500),
     "remedies": (lambda chance: draw_world(chance).objects, 500),
     "full": (lambda chance: draw_full_world(chance).objects, 200),
     "tight": (_tight_objects, 300),
 }
-_OFFERS: Final = ANSWERS - sum(answers for _, answers in _WORLDS.values())
+_OFFERS = ANSWERS - sum(answers for _, answers in _WORLDS.values())
 
 
 def _options(chance: random.Random) -> FilterOptions:

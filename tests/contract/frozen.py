@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
 
 from prometheus_client import CollectorRegistry
 
@@ -29,9 +28,9 @@ from scheduler_core.predict.node_loss import NodeLossOutcome
 from tests import builders as make
 from tests.manifests.kustomize import kustomize
 
-ROOT: Final = Path(__file__).parents[2]
-GOLDENS: Final = ROOT / "tests/golden/contract"
-COMMANDS: Final = (
+ROOT = Path(__file__).parents[2]
+GOLDENS = ROOT / "tests/golden/contract"
+COMMANDS = (
     "",
     "serve",
     "explain",
@@ -50,8 +49,8 @@ COMMANDS: Final = (
     "disk-schedule",
     "policy check",
 )
-_LEVELS: Final = frozenset({"debug", "info", "warning", "error", "exception"})
-_INDIRECT: Final = frozenset({"tell", "write"})
+_LEVELS = frozenset({"debug", "info", "warning", "error", "exception"})
+_INDIRECT = frozenset({"tell", "write"})
 
 
 def help_page(command: str) -> str:

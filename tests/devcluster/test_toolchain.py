@@ -29,8 +29,7 @@ def test_without_any_toolchain_the_message_says_what_to_install(
 
 
 @pytest.mark.parametrize(
-    ("text", "version"),
-    [("go version go1.26.8 linux/amd64", (1, 26, 8)), ("1.27rc1", (1, 27, 0)), ("nothing", ())],
+    ("text", "version"), [("go version go1.26.8 linux/amd64", (1, 26, 8)), ("1.27rc1", (1, 27, 0)), ("nothing", ())]
 )
 def test_versions_are_parsed_from_the_output_of_go(text: str, version: tuple[int, ...]) -> None:
     assert toolchain.parse_version(text) == version

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -38,7 +38,7 @@ from tests.e2e import (
 )
 from tests.e2e.report import Options, Part
 
-NOTES: Final = """
+NOTES = """
 The nodes of goal 1 have other work (10, 40, 60 and 80 % of CPU and memory), as in any cluster: on idle equal nodes kube-scheduler spreads
 the pods of a StatefulSet evenly by itself. "mended": replicas placed elsewhere than where their volume was, also if a local one was
 made later. "overbooked disks": Longhorn placed several volumes on one disk before its own status followed (what DiskSchedule is to end),
@@ -46,7 +46,7 @@ also if one of them left later; their pods are on the right node, so nothing is 
 that happens with the extender too, because the four volumes of the pod are attached at once. In 3B "misplaced" also counts
 pods that came back to another node. "times without" and "times capacity" compare medians."""
 
-_PARTS: Final[Mapping[str, Callable[[Path, Options], Part]]] = {
+_PARTS: Mapping[str, Callable[[Path, Options], Part]] = {
     "plan": goals.report,
     "goal-1": partial(comparisons.report, comparisons.GOAL_1),
     "burst-100": partial(comparisons.report, comparisons.BURST_100),

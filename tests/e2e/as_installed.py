@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 from app.kube.resources import LONGHORN_NODES
 from devcluster.programs import NAMESPACE
@@ -26,19 +25,19 @@ from tests.e2e.objects import LOCAL, Object, Volume, Workload
 from tests.e2e.report import Options, Part, draw, spread
 from tests.e2e.rig import Rig
 
-APP: Final = "mix"
-_TWO: Final = "mix-two"
-_THREE: Final = "mix-three"
-_TAGGED: Final = "mix-ssd"
-_TAG: Final = "ssd"
-_GIBIBYTE: Final = 2**30
+APP = "mix"
+_TWO = "mix-two"
+_THREE = "mix-three"
+_TAGGED = "mix-ssd"
+_TAG = "ssd"
+_GIBIBYTE = 2**30
 # How many replicas a volume of each class takes, in the share of the disks that pods may fill.
-_REPLICAS: Final = {LOCAL: 1, STRICT: 1, _TAGGED: 1, _TWO: 2, _THREE: 3}
-_NODES: Final = 6
-_DISK_SIZES: Final = (60, 80, 100, 120)
-_SHARE: Final = 0.8
-_BURSTS: Final = 10
-_TAKEN: Final = 'longhorn_scheduler_extender_placement_guard_placements_total{outcome="promised-space-taken"}'
+_REPLICAS = {LOCAL: 1, STRICT: 1, _TAGGED: 1, _TWO: 2, _THREE: 3}
+_NODES = 6
+_DISK_SIZES = (60, 80, 100, 120)
+_SHARE = 0.8
+_BURSTS = 10
+_TAKEN = 'longhorn_scheduler_extender_placement_guard_placements_total{outcome="promised-space-taken"}'
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
 
 from app.kube.resources import PODS
 from devcluster.build import SCHEDULER
@@ -25,19 +24,19 @@ from tests.e2e.placement_audit import PlacementAudit
 from tests.e2e.report import Figures, Options, Part
 from tests.e2e.rig import Rig
 
-APP: Final = "backlog"
-_SIZES: Final = (1500, 3000)  # of the bursts of the report
-_GIBIBYTES: Final = 10
+APP = "backlog"
+_SIZES = (1500, 3000)  # of the bursts of the report
+_GIBIBYTES = 10
 # kube-scheduler writes a nomination, then each claim, then the binding: more claims make the decision visible later.
-_VOLUMES: Final = (Volume("5Gi"), Volume("5Gi"))
+_VOLUMES = (Volume("5Gi"), Volume("5Gi"))
 # The slots of nodes, in turns; kwok's nodes take 200 pods.
-_SLOTS: Final = (2, 5, 10, 20, 40, 60)
-_SHARE_WITH_ROOM: Final = 0.75
+_SLOTS = (2, 5, 10, 20, 40, 60)
+_SHARE_WITH_ROOM = 0.75
 # kube-scheduler writes some six objects for each pod.
-_REST_SECONDS_PER_POD: Final = 0.6
-_MIN_REST_SECONDS: Final = 300.0
+_REST_SECONDS_PER_POD = 0.6
+_MIN_REST_SECONDS = 300.0
 # With ten workers the attacher would be what takes longest.
-_SIMULATOR: Final = {"status_period": 5, "capacity_period": 10, "workers": 16, "attach_workers": 10_000}
+_SIMULATOR = {"status_period": 5, "capacity_period": 10, "workers": 16, "attach_workers": 10_000}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +98,7 @@ def run(folder: Path, backlog: Backlog) -> Figures:
     with Rig(folder, simulator=_SIMULATOR) as rig:
         rig.add_nodes(APP, {name: [f"{count * _GIBIBYTES}Gi"] for name, count in slots.items()})
         record = _Record()
-        with (
-            ObjectWatch(rig.cluster, PODS.path("default"), record.note_pod),
-            PlacementAudit(rig) as audit,
-        ):
+        with ObjectWatch(rig.cluster, PODS.path("default"), record.note_pod), PlacementAudit(rig) as audit:
             started = _create(rig, backlog.pods)
             _wait_for_rest(record, backlog)
             _check(rig, slots, audit, outcome)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
 
 from app.kube.resources import PODS as PODS_RESOURCE
 from tests.e2e.objects import Object, Volume, Workload, condition_of, name_of, node_of, runs
@@ -14,15 +13,15 @@ from tests.e2e.placement_audit import PlacementAudit
 from tests.e2e.report import spread
 from tests.e2e.rig import Rig
 
-READY_SECONDS: Final = 480.0
+READY_SECONDS = 480.0
 # Without the extender pods may be stuck for ever; pods that do not run by then are counted.
-SETTLE_SECONDS: Final = 45.0
-_GIBIBYTE: Final = 2**30
-_SETTLED_SECONDS: Final = 10.0
+SETTLE_SECONDS = 45.0
+_GIBIBYTE = 2**30
+_SETTLED_SECONDS = 10.0
 # After the moment at which Longhorn tries a replica again.
-_RETRY_SECONDS: Final = 5.0
-_MAX_SECONDS: Final = 180.0
-_POLL: Final = 0.2
+_RETRY_SECONDS = 5.0
+_MAX_SECONDS = 180.0
+_POLL = 0.2
 
 
 @dataclass(frozen=True)
@@ -115,13 +114,13 @@ class Burst:
             return wait_for_result(rig, BURST, self.pods, audit, must=must, settle=_BURST_SECONDS)
 
 
-BURST: Final = "burst"
-SIZE: Final = "18Gi"
+BURST = "burst"
+SIZE = "18Gi"
 # Exactly for two volumes each of ten pods. It is a multiple of 100Mi, because Longhorn rounds a disk's free space down to that, and a
 # DiskSchedule grants no more than what is free: of 360Gi, nine pods' bytes and not ten's.
-EXACT: Final = "368700Mi"
+EXACT = "368700Mi"
 # Without the extender some pods may never run. The attacher's ten workers need 80 to 160 s for 400 volumes.
-_BURST_SECONDS: Final = 240.0
+_BURST_SECONDS = 240.0
 
 
 class PodState(StrEnum):

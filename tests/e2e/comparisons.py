@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from scheduler_core.decide.decision import Packing
 from scheduler_core.decide.extender_settings import GuardMode
@@ -80,26 +80,26 @@ def _burst(size: Burst) -> Callable[[Rig, bool], Result]:
     return once
 
 
-_HUNDRED: Final = Burst(pods=100, nodes=10)
-_TWO_HUNDRED: Final = Burst()
-_EXACT: Final = Burst(disk=EXACT)
-_ALL: Final = tuple(way for way in Way if way is not Way.SCHEDULES)
+_HUNDRED = Burst(pods=100, nodes=10)
+_TWO_HUNDRED = Burst()
+_EXACT = Burst(disk=EXACT)
+_ALL = tuple(way for way in Way if way is not Way.SCHEDULES)
 # Which ways share a rig, the reservation it is given, which nodes with room it offers, and the mode of the placement guard.
-_RIGS: Final = (
+_RIGS = (
     ((Way.NODE,), "node", Packing.ORDER_SAFE, GuardMode.OFF),
     ((Way.NONE, Way.CAPACITY), "capacity", Packing.ORDER_SAFE, GuardMode.OFF),
     ((Way.AUTO,), "capacity", Packing.AUTO, GuardMode.OFF),
     ((Way.GUARDED,), "capacity", Packing.AUTO, GuardMode.ENFORCE),
     ((Way.SCHEDULES,), "capacity", Packing.AUTO, GuardMode.ENFORCE),
 )
-GOAL_1: Final = Comparison(
+GOAL_1 = Comparison(
     "goal 1: 16 pods on 4 nodes", 10, _ALL, plan.goal_1_nodes, lambda rig, asks: plan.goal_1(rig, asks=asks)
 )
-BURST_100: Final = Comparison("100 pods of 2 volumes on 10 nodes", 3, _ALL, _HUNDRED.add_nodes, _burst(_HUNDRED))
-BURST_200: Final = Comparison(
+BURST_100 = Comparison("100 pods of 2 volumes on 10 nodes", 3, _ALL, _HUNDRED.add_nodes, _burst(_HUNDRED))
+BURST_200 = Comparison(
     "200 pods of 2 volumes on 20 nodes", 3, (Way.NONE, Way.CAPACITY), _TWO_HUNDRED.add_nodes, _burst(_TWO_HUNDRED)
 )
-SLOW: Final = Comparison(
+SLOW = Comparison(
     "goal 1, provisioning takes 12 to 14 s",
     2,
     (Way.NODE, Way.CAPACITY),
@@ -112,7 +112,7 @@ SLOW: Final = Comparison(
 
 # Without DiskSchedules the simulator places replicas as Longhorn does; with them their controllers do, and a replica starts only when its
 # bytes are granted.
-SCHEDULES: Final = Comparison(
+SCHEDULES = Comparison(
     "200 pods that exactly fit",
     1,
     (Way.GUARDED, Way.SCHEDULES),

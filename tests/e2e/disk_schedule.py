@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import yaml
 
@@ -48,15 +48,15 @@ from tests.e2e.rig import Rig, read_metric
 from tests.worlds.engines import engine_image, instance_manager
 from tests.worlds.service import EXTENDER
 
-ACCOUNT: Final = "longhorn-disk-schedule"
-LONGHORN: Final = "longhorn-system"
-MANIFESTS: Final = ROOT / "manifests/disk-schedule"
-MIRROR: Final = MANIFESTS / "mirror"
-CRD: Final = ROOT / "manifests/crd"
-_DOCS: Final = ROOT / "docs/disk-schedule.md"
+ACCOUNT = "longhorn-disk-schedule"
+LONGHORN = "longhorn-system"
+MANIFESTS = ROOT / "manifests/disk-schedule"
+MIRROR = MANIFESTS / "mirror"
+CRD = ROOT / "manifests/crd"
+_DOCS = ROOT / "docs/disk-schedule.md"
 # Far larger than the available space, so that storageAvailable alone decides and Longhorn's own rules never do.
-_HUGE: Final = 100_000
-_KINDS: Final = {
+_HUGE = 100_000
+_KINDS = {
     resource.kind: resource
     for resource in (
         LONGHORN_NODES,
@@ -68,12 +68,12 @@ _KINDS: Final = {
         LONGHORN_INSTANCE_MANAGERS,
     )
 }
-NO_RESERVE: Final = builders.setting("storage-minimal-available-percentage", "0")
-WORKING: Final = "longhorn_scheduler_extender_disk_schedule_working"
-_POLL: Final = 0.1
-_POSTING: Final = 8
+NO_RESERVE = builders.setting("storage-minimal-available-percentage", "0")
+WORKING = "longhorn_scheduler_extender_disk_schedule_working"
+_POLL = 0.1
+_POSTING = 8
 # Eight processes start at the same time as those of another cluster.
-_START_SECONDS: Final = 120.0
+_START_SECONDS = 120.0
 _Value = TypeVar("_Value")
 _names = itertools.count(1)
 

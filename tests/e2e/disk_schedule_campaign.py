@@ -9,7 +9,7 @@ import itertools
 import random
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from app.kube.client import ApiError
 from app.kube.resources import (
@@ -28,12 +28,12 @@ from tests.e2e.disk_schedule_monitor import DiskScheduleMonitor
 from tests.e2e.disk_schedule_rounds import disk_states, placeable_replicas
 from tests.e2e.objects import condition_of
 
-NODES: Final = tuple(f"n{number}" for number in range(1, 5))
-_REST_SECONDS: Final = 150.0
+NODES = tuple(f"n{number}" for number in range(1, 5))
+_REST_SECONDS = 150.0
 # More than can be held by then: what runs finds its bytes again, whatever was lost.
-_REST_AVAILABLE: Final = 160
-_MAX_VOLUMES: Final = 24
-_MAX_IMAGES: Final = 5
+_REST_AVAILABLE = 160
+_MAX_VOLUMES = 24
+_MAX_IMAGES = 5
 
 
 class Campaign:

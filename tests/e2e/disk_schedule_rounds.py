@@ -3,15 +3,9 @@
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
-from app.kube.resources import (
-    CLAIMS,
-    DISK_SCHEDULES,
-    LONGHORN_BACKING_IMAGES,
-    LONGHORN_REPLICAS,
-    LONGHORN_VOLUMES,
-)
+from app.kube.resources import CLAIMS, DISK_SCHEDULES, LONGHORN_BACKING_IMAGES, LONGHORN_REPLICAS, LONGHORN_VOLUMES
 from devcluster.process import Process
 from scheduler_core.model.quantity import parse_bytes
 from tests import builders
@@ -114,13 +108,7 @@ def growth(longhorn: Longhorn) -> dict[str, tuple[set[int], str]]:
     sizes: dict[str, set[int]] = {}
     for raw in longhorn.items(LONGHORN_REPLICAS).values():
         sizes.setdefault(raw["spec"]["volumeName"], set()).add(int(raw["spec"]["volumeSize"]) // GI)
-    return {
-        name: (
-            sizes.get(name, set()),
-            longhorn.reason(name),
-        )
-        for name in longhorn.items(LONGHORN_VOLUMES)
-    }
+    return {name: (sizes.get(name, set()), longhorn.reason(name)) for name in longhorn.items(LONGHORN_VOLUMES)}
 
 
 def remove_everything(longhorn: Longhorn) -> None:
@@ -139,9 +127,9 @@ def remove_everything(longhorn: Longhorn) -> None:
     )
 
 
-DISKS: Final = {f"n{number}": 100.0 for number in range(1, 5)}
+DISKS = {f"n{number}": 100.0 for number in range(1, 5)}
 # Killed processes come back one after the other, each with a whole interpreter to start.
-_SETTLE_SECONDS: Final = 240.0
+_SETTLE_SECONDS = 240.0
 
 
 def _compete(

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Final
 
 from rich.table import Table
 
@@ -21,7 +20,7 @@ from tests.e2e.bursts import Result, columns
 from tests.e2e.report import Options, Part, draw
 from tests.e2e.rig import PROPOSAL, RECOMMENDED_MANAGED, Rig
 
-FORMS: Final = (PROPOSAL, RECOMMENDED_MANAGED)
+FORMS = (PROPOSAL, RECOMMENDED_MANAGED)
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ def _is_even(result: Result) -> bool:
     return result.per_node == plan.EVEN
 
 
-GOALS: Final = (
+GOALS = (
     Goal("1 race: 16 pods, 4 nodes", 10, lambda rig, asks: plan.goal_1(rig, asks=asks), _is_even),
     Goal(
         "2 pod with 4 claims", 10, lambda rig, asks: plan.goal_2(rig, asks=asks), lambda r: r.per_node == {"many-4": 1}

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
 
 from app.kube.resources import LONGHORN_REPLICAS, MUTATING_WEBHOOKS, SECRETS
 from devcluster.pki import CertificateAuthority
@@ -27,10 +26,10 @@ from tests.e2e.rig import Rig
 
 Fault = Callable[[Rig, str], AbstractContextManager[None]]
 # The pods of a burst are decided about before the first volume is placed, as in a cluster with slow disks.
-SIMULATOR: Final = {"provision_seconds": [4.0, 5.0], "schedule_retry": 5, "strict_local_retry": 5, "resync_period": 5}
-_WEBHOOK: Final = MUTATING_WEBHOOKS.path(name=PLACEMENT_GUARD.name)
-_SECRET: Final = SECRETS.path(NAMESPACE, PLACEMENT_GUARD.name)
-_BURSTS: Final = 10
+SIMULATOR = {"provision_seconds": [4.0, 5.0], "schedule_retry": 5, "strict_local_retry": 5, "resync_period": 5}
+_WEBHOOK = MUTATING_WEBHOOKS.path(name=PLACEMENT_GUARD.name)
+_SECRET = SECRETS.path(NAMESPACE, PLACEMENT_GUARD.name)
+_BURSTS = 10
 
 
 @contextmanager
@@ -73,7 +72,7 @@ def _stalled(seconds: float) -> Fault:
     return stalled
 
 
-slow: Final = _stalled(0.9)
+slow = _stalled(0.9)
 
 
 @contextmanager
@@ -126,7 +125,7 @@ def api_server_restarted(rig: Rig, leader: str) -> Iterator[None]:
     yield
 
 
-FAULTS: Final[dict[str, Fault]] = {
+FAULTS: dict[str, Fault] = {
     "leader killed": killed,
     "leader stopped": stopped,
     "leader stalls for 0.85 s of each second": _stalled(0.85),

@@ -11,7 +11,6 @@ from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
 
 from app.extender.offer_store import CONFIG_MAP, KEY
 from app.kube.resources import CONFIG_MAPS
@@ -24,17 +23,17 @@ from tests.e2e.objects import Volume, Workload
 from tests.e2e.placement_audit import PlacementAudit
 from tests.e2e.rig import Rig
 
-GROUP: Final = "handover"
-_OTHERS: Final = "handover-others"
-_SIZE_GI: Final = 10
+GROUP = "handover"
+_OTHERS = "handover-others"
+_SIZE_GI = 10
 # Of a node, as in most clusters; a few stay free.
-_MAX_PODS: Final = 100
-_SETTLE_SECONDS: Final = 300.0
+_MAX_PODS = 100
+_SETTLE_SECONDS = 300.0
 # Two clusters on two processors may take a minute to create the pods alone.
-_OFFERS_SECONDS: Final = 240.0
+_OFFERS_SECONDS = 240.0
 # With ten workers, attaching 120 volumes is what takes longest.
-FAST_ATTACHER: Final = {"attach_workers": 10_000}
-_POLL: Final = 0.02
+FAST_ATTACHER = {"attach_workers": 10_000}
+_POLL = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +67,7 @@ class Load:
             scheduler.resume()
 
 
-SHORT: Final = Load(nodes={f"handover-{number}": 5 if number <= 4 else 20 for number in range(1, 7)}, others=800)
+SHORT = Load(nodes={f"handover-{number}": 5 if number <= 4 else 20 for number in range(1, 7)}, others=800)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +98,7 @@ def run(rig: Rig, load: Load, end_leaders: Callable[[Rig], list[int]]) -> HandOv
         creating.join()
         result = wait_for_result(rig, GROUP, load.pods, audit, must=False, settle=_SETTLE_SECONDS)
     return HandOver(
-        result,
-        offers,
-        monitor.longest_silence,
-        len(monitor.double_answers),
-        result.per_node == dict(load.nodes),
+        result, offers, monitor.longest_silence, len(monitor.double_answers), result.per_node == dict(load.nodes)
     )
 
 

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import Self
 
 from scheduler_core.decide.decision import Packing
 from scheduler_core.decide.extender_settings import GuardMode
@@ -25,21 +25,21 @@ from tests.e2e.objects import LOCAL, Object, Volume, Workload
 from tests.e2e.report import Options, Part, draw
 from tests.e2e.rig import Rig
 
-APP: Final = "harsh"
-STRICT: Final = "longhorn-strict"
-WITHOUT: Final = GuardMode.OFF
-ENFORCE: Final = GuardMode.ENFORCE
-MIN_FAILING_SHARE: Final = 0.92
+APP = "harsh"
+STRICT = "longhorn-strict"
+WITHOUT = GuardMode.OFF
+ENFORCE = GuardMode.ENFORCE
+MIN_FAILING_SHARE = 0.92
 # The number of pods on each node, and of disks for so many pods.
 # With more nodes, more volumes find room on a wrong one.
-_PODS: Final = (2, 2, 1, 1, 1, 1)
-_DISKS: Final = {1: 3, 2: 4}
-_DISK_SIZES: Final = (40, 60, 80, 100, 120)
-_STEP: Final = 5
-_PARTS: Final = (1, 2)
-_CLAIMS_PER_POD: Final = (3, 4)
-_ORDERS: Final = 200
-_BURSTS: Final = 5
+_PODS = (2, 2, 1, 1, 1, 1)
+_DISKS = {1: 3, 2: 4}
+_DISK_SIZES = (40, 60, 80, 100, 120)
+_STEP = 5
+_PARTS = (1, 2)
+_CLAIMS_PER_POD = (3, 4)
+_ORDERS = 200
+_BURSTS = 5
 
 
 @dataclass(frozen=True, slots=True)

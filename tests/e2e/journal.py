@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from scheduler_core.model.verdict import Reason
 
-_FILTER: Final = "filter"
-_OFFERED: Final = "offered"
-_OFFER: Final = "offer"
-_NARROWED: Final = "narrowed"
+_FILTER = "filter"
+_OFFERED = "offered"
+_OFFER = "offer"
+_NARROWED = "narrowed"
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -3,18 +3,17 @@
 import http.client
 import json
 import time
-from typing import Final
 from urllib.parse import urlsplit
 
 from devcluster.http_check import is_filtered
 from tests.e2e.repeated import Repeated
 from tests.e2e.rig import Rig
 
-PROBE: Final = {"Pod": {"metadata": {"name": "monitor"}}, "NodeNames": []}
-_QUESTION: Final = json.dumps(PROBE)
-_HEADERS: Final = {"Content-Type": "application/json"}
-_TIMEOUT: Final = 0.5
-_PAUSE: Final = 0.05
+PROBE = {"Pod": {"metadata": {"name": "monitor"}}, "NodeNames": []}
+_QUESTION = json.dumps(PROBE)
+_HEADERS = {"Content-Type": "application/json"}
+_TIMEOUT = 0.5
+_PAUSE = 0.05
 
 
 class LeaderMonitor(Repeated):

@@ -5,7 +5,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
-from typing import Final, Self
+from typing import Self
 
 from devcluster.build import KUBECTL, ensure_built
 from devcluster.dev_cluster import DevCluster
@@ -15,9 +15,9 @@ from tests.e2e.objects import Object
 OnEvent = Callable[[str, Object, float], None]
 """Receives the type of an event, the object, and the time of its arrival in seconds since 1970."""
 
-_SYNC_SECONDS: Final = 30.0
-_GONE: Final = 410
-_EVERYTHING: Final = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan"
+_SYNC_SECONDS = 30.0
+_GONE = 410
+_EVERYTHING = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan"
 
 
 class ObjectWatch:

@@ -2,19 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from simulator.images import ENGINE_IMAGE
 from tests import builders
 
 Object = builders.Object
 
-PAUSE: Final = "registry.k8s.io/pause:3.10"  # named only: nothing is pulled here
-RESOURCE: Final = "longhorn.io/scheduler-extender"
-HOSTNAME: Final = "kubernetes.io/hostname"
-SELECTED_NODE: Final = "volume.kubernetes.io/selected-node"
-LOCAL: Final = "longhorn-local"
-RUNNING: Final = "Running"
+PAUSE = "registry.k8s.io/pause:3.10"  # named only: nothing is pulled here
+RESOURCE = "longhorn.io/scheduler-extender"
+HOSTNAME = "kubernetes.io/hostname"
+SELECTED_NODE = "volume.kubernetes.io/selected-node"
+LOCAL = "longhorn-local"
+RUNNING = "Running"
 
 
 def name_of(raw: Object) -> str:

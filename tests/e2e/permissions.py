@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
 
 from devcluster.dev_cluster import DevCluster
 from tests.manifests.load import documents, permissions
@@ -11,7 +10,7 @@ Call = tuple[str, str, str]
 """Verb, group and resource."""
 
 # Kubernetes lets every authenticated user ask as whom it is known (ClusterRole system:basic-user), so that no role of a program has it.
-_GRANTED_TO_ALL: Final[frozenset[Call]] = frozenset({("create", "authentication.k8s.io", "selfsubjectreviews")})
+_GRANTED_TO_ALL: frozenset[Call] = frozenset({("create", "authentication.k8s.io", "selfsubjectreviews")})
 
 
 def granted_calls(files: Iterable[Path]) -> set[Call]:

@@ -8,7 +8,7 @@ import threading
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Self
 
 from app.kube.resources import LONGHORN_NODES, LONGHORN_REPLICAS
 from devcluster.programs import NAMESPACE
@@ -16,8 +16,8 @@ from tests.e2e.object_watch import ObjectWatch
 from tests.e2e.objects import Object
 from tests.e2e.rig import Rig, disk_limits
 
-_DELETED: Final = "DELETED"
-_GIBIBYTE: Final = 2**30
+_DELETED = "DELETED"
+_GIBIBYTE = 2**30
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,16 +4,14 @@ Each function runs one repetition on a rig and returns what happened. Every goal
 pods on them, so that one cluster serves all goals.
 """
 
-from typing import Final
-
 from scheduler_core.values import replace
 from tests.e2e.bursts import READY_SECONDS, Result, wait_for_result
 from tests.e2e.objects import Object, statefulset
 from tests.e2e.placement_audit import PlacementAudit
 from tests.e2e.rig import Rig
 
-LOAD: Final = (0.1, 0.4, 0.6, 0.8)
-EVEN: Final = {f"race-{number}": 4 for number in range(1, 5)}
+LOAD = (0.1, 0.4, 0.6, 0.8)
+EVEN = {f"race-{number}": 4 for number in range(1, 5)}
 
 
 def goal_1_nodes(rig: Rig) -> None:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from app.kube.client import ApiError
 from app.kube.resources import CLAIMS, LONGHORN_REPLICAS, LONGHORN_VOLUMES, NODES
@@ -22,24 +22,24 @@ from tests.e2e.report import Options, Part
 from tests.e2e.rig import Rig, run_extender
 
 # Where many replicas are placed at once, fifty orders miss some distributions: of 12 large clusters two went as only 1,000 orders predict.
-ORDERS: Final = 1_000
+ORDERS = 1_000
 # Longhorn's waits, so short that a cluster rests soon after a change.
-_SIMULATOR: Final = {
+_SIMULATOR = {
     "schedule_retry": 1.0,
     "strict_local_retry": 1.0,
     "attach_retry_limit": 2.0,
     "settings": {"replica-replenishment-wait-interval": "1"},
 }
 # Longer than any of the simulator's delays: what did not change for so long does not change any more.
-_REST_SECONDS: Final = 6.0
-_REST_TIMEOUT: Final = 120.0
-_POLL: Final = 0.5
-_CLASSES: Final = (LOCAL, "two-local", "two-apart")
-_APPS: Final = ("one", "two")
+_REST_SECONDS = 6.0
+_REST_TIMEOUT = 120.0
+_POLL = 0.5
+_CLASSES = (LOCAL, "two-local", "two-apart")
+_APPS = ("one", "two")
 # Each four seeds have each verb once; of eight seeds the last four have large clusters.
-_VERBS: Final = 4
+_VERBS = 4
 # Each fourth one has the same verb.
-_CLUSTERS: Final = 32
+_CLUSTERS = 32
 
 
 @dataclass

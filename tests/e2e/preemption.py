@@ -2,19 +2,18 @@
 
 import time
 from dataclasses import dataclass
-from typing import Final
 
 from app.kube.resources import PODS
 from tests.e2e.objects import PAUSE, RESOURCE, Object, Volume, Workload
 from tests.e2e.rig import Rig
 
-APP: Final = "preempt"
-ROOMY: Final = "preempt-3"
-_NODES: Final = 4
-_CPUS: Final = "20"  # more than half of a node's
-_FINALIZER: Final = "tests/ends-slowly"
+APP = "preempt"
+ROOMY = "preempt-3"
+_NODES = 4
+_CPUS = "20"  # more than half of a node's
+_FINALIZER = "tests/ends-slowly"
 # A nominated node's room was lost three seconds after the nomination.
-_HELD_SECONDS: Final = 8.0
+_HELD_SECONDS = 8.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
 
 from app.kube.resources import CLAIMS, LONGHORN_NODES, LONGHORN_REPLICAS, NODES, PERSISTENT_VOLUMES
 from devcluster.programs import NAMESPACE
@@ -31,15 +30,15 @@ from tests.e2e.objects import Object, Volume, Workload, name_of, selected_node
 from tests.e2e.report import Options, Part, draw
 from tests.e2e.rig import Rig
 
-APP: Final = "promised"
-CHANGES: Final = ("off", "full", "evict", "cordon")
-SIMULATOR: Final = {"provision_seconds": [0.5, 4.0], "schedule_retry": 5, "strict_local_retry": 5, "resync_period": 5}
-_NODES: Final = 6
-_PODS: Final = 20
-_NODE_SIZE: Final = 400
-_POD_SIZE: Final = 100
-_GIBIBYTE: Final = 2**30
-_BURSTS: Final = 10
+APP = "promised"
+CHANGES = ("off", "full", "evict", "cordon")
+SIMULATOR = {"provision_seconds": [0.5, 4.0], "schedule_retry": 5, "strict_local_retry": 5, "resync_period": 5}
+_NODES = 6
+_PODS = 20
+_NODE_SIZE = 400
+_POD_SIZE = 100
+_GIBIBYTE = 2**30
+_BURSTS = 10
 
 
 @dataclass(frozen=True, slots=True)

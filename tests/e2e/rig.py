@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Self, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -30,17 +30,17 @@ from tests.control_plane import ControlPlane
 from tests.e2e.objects import HOSTNAME, PAUSE, Object, condition_of, name_of, node_of, runs, scheduling_message
 from tests.worlds.service import EXTENDER
 
-CONFIGS: Final = ROOT / "kube-scheduler-config"
-PROPOSAL: Final = CONFIGS / "proposal.yaml"
-RECOMMENDED: Final = CONFIGS / "recommended.yaml"
-RECOMMENDED_MANAGED: Final = CONFIGS / "recommended-managed.yaml"
-LEASE_BOUND: Final = LEASE_SECONDS
-CANDIDATES: Final = ("extender-1", "extender-2")
-_POSTING: Final = 8
-_STATEFUL_SETS: Final = resources.Resource("apps", "v1", "statefulsets", "StatefulSet", namespaced=True)
-_DRIVER: Final = "driver.longhorn.io"
-_CAPACITY_SECONDS: Final = 120.0
-_CREATED: Final = {resource.kind: resource for resource in (resources.PODS, resources.CLAIMS, _STATEFUL_SETS)}
+CONFIGS = ROOT / "kube-scheduler-config"
+PROPOSAL = CONFIGS / "proposal.yaml"
+RECOMMENDED = CONFIGS / "recommended.yaml"
+RECOMMENDED_MANAGED = CONFIGS / "recommended-managed.yaml"
+LEASE_BOUND = LEASE_SECONDS
+CANDIDATES = ("extender-1", "extender-2")
+_POSTING = 8
+_STATEFUL_SETS = resources.Resource("apps", "v1", "statefulsets", "StatefulSet", namespaced=True)
+_DRIVER = "driver.longhorn.io"
+_CAPACITY_SECONDS = 120.0
+_CREATED = {resource.kind: resource for resource in (resources.PODS, resources.CLAIMS, _STATEFUL_SETS)}
 _Value = TypeVar("_Value")
 
 

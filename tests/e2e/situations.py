@@ -6,7 +6,7 @@ rules. `mend` changes the one fact.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 from app.kube.resources import (
     CLAIMS,
@@ -40,9 +40,9 @@ from tests.e2e.objects import (
 )
 
 # A node with room, on which nothing is spoilt.
-ELSEWHERE: Final = "elsewhere"
-DISK: Final = "disk-1"
-LONG_AGO: Final = "2026-01-01T00:00:00Z"
+ELSEWHERE = "elsewhere"
+DISK = "disk-1"
+LONG_AGO = "2026-01-01T00:00:00Z"
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,9 +295,9 @@ class Situation:
         return asking_pod(self.name, claims, {"group": self.name} if self.twin else {HOSTNAME: self.name})
 
 
-_TAG: Final = {"nodeSelector": "{name}"}
-_READY: Final = {"Ready": ("True", ""), "Schedulable": ("True", "")}
-SITUATIONS: Final = (
+_TAG = {"nodeSelector": "{name}"}
+_READY = {"Ready": ("True", ""), "Schedulable": ("True", "")}
+SITUATIONS = (
     Situation(Reason.ROOM, lambda facts: facts.free >= facts.sizes[0]),
     Situation(Reason.NO_VOLUMES, lambda facts: facts.sizes == [], sizes=()),
     Situation(
@@ -458,7 +458,7 @@ SITUATIONS: Final = (
     ),
 )  # fmt: skip
 # It is about every node, so that it is made when all others have been mended.
-BAD_SETTING: Final = Situation(
+BAD_SETTING = Situation(
     Reason.BAD_SETTING,
     lambda facts: not facts.get(LONGHORN_SETTINGS, "storage-over-provisioning-percentage")["value"].isdigit(),
     set_over_provisioning("much"),

@@ -24,7 +24,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
@@ -48,24 +48,24 @@ from tests.e2e.objects import LOCAL, RUNNING, Object, Volume, Workload, name_of,
 from tests.e2e.report import Figures, Options, Part
 from tests.e2e.rig import CANDIDATES, Rig
 
-_GROUP: Final = "size"
-_ANYWHERE: Final = "longhorn-anywhere"
-_ANYWHERE_AT_ONCE: Final = "longhorn-anywhere-at-once"
+_GROUP = "size"
+_ANYWHERE = "longhorn-anywhere"
+_ANYWHERE_AT_ONCE = "longhorn-anywhere-at-once"
 
-_SIZES: Final = ("4Gi", "8Gi", "16Gi", "24Gi")
+_SIZES = ("4Gi", "8Gi", "16Gi", "24Gi")
 # For volumes of any place or of pods that do not request the extender: far less than is free on any node during the first wave.
-_MIXED_SIZE: Final = "4Gi"
+_MIXED_SIZE = "4Gi"
 # The shares of a node's disks, and the Gi on each node: on 70 of 100 nodes not enough for 1,000 pods.
-_LAYOUTS: Final[Sequence[Sequence[float]]] = ((1,), (0.5, 0.5), (0.25, 0.25, 0.25, 0.25), (0.75, 0.25))
-_ROOM: Final = 400
+_LAYOUTS: Sequence[Sequence[float]] = ((1,), (0.5, 0.5), (0.25, 0.25, 0.25, 0.25), (0.75, 0.25))
+_ROOM = 400
 # One gibibyte is free: less than any volume needs.
-_FULL: Final[Sequence[Disk]] = ({"size": "400Gi", "reserved": "399Gi"},)
-_FULL_SHARE: Final = 0.3
-_REPORT_PODS: Final = 1000
-_SET_SHARE: Final = 0.4
-_SET_REPLICAS: Final = 20
-_BYPASS_SHARE: Final = 0.08
-_ANYWHERE_SHARE: Final = 0.15
+_FULL: Sequence[Disk] = ({"size": "400Gi", "reserved": "399Gi"},)
+_FULL_SHARE = 0.3
+_REPORT_PODS = 1000
+_SET_SHARE = 0.4
+_SET_REPLICAS = 20
+_BYPASS_SHARE = 0.08
+_ANYWHERE_SHARE = 0.15
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,8 +211,8 @@ def _ignore(_: str) -> None:
     return None
 
 
-_NODES: Final = 100
-_SLOW: Final = {
+_NODES = 100
+_SLOW = {
     "provision_seconds": [0.5, 8],
     # Long enough for many pods to be bound and not placed at once, even where only two pods a second are bound.
     "publish_seconds": [20, 40],
@@ -223,17 +223,17 @@ _SLOW: Final = {
     # Ten would take an hour for hundreds of publish calls of 20 to 40 s.
     "attach_workers": 10_000,
 }
-_IN_FLIGHT_SECONDS: Final = 240.0
+_IN_FLIGHT_SECONDS = 240.0
 # The API server is what takes longest here; how soon a successor answers is measured by the report.
-_SUCCESSOR_SECONDS: Final = 120.0
-_REST_SECONDS: Final = 1800.0
+_SUCCESSOR_SECONDS = 120.0
+_REST_SECONDS = 1800.0
 # If no pod changes for this time, the burst is over: it is longer than any delay of the simulator, kube-scheduler's back-off, and the
 # period after which the extender evaluates all refused pods again.
-_QUIET_SECONDS: Final = 60.0
-_OFFER_LIFE: Final = 60.0
+_QUIET_SECONDS = 60.0
+_OFFER_LIFE = 60.0
 # How late a busy process may notice that an offer has expired.
-_LATE: Final = 5.0
-_OTHER_PROCESSES: Final = (SCHEDULER, CONTROLLER_MANAGER, KWOK, "simulator")
+_LATE = 5.0
+_OTHER_PROCESSES = (SCHEDULER, CONTROLLER_MANAGER, KWOK, "simulator")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Final, Self
+from typing import Self
 
 from app.kube.resources import CLAIMS, LONGHORN_NAMESPACE, LONGHORN_VOLUMES, PERSISTENT_VOLUMES, PODS
 from scheduler_core.model.verdict import Reason
@@ -31,17 +31,17 @@ from tests.e2e.objects import (
 from tests.e2e.report import Options, Part
 from tests.e2e.rig import Rig
 
-GROUP: Final = "static"
-NODES: Final = tuple(f"{GROUP}-{number}" for number in range(1, 4))
-_LONGHORN: Final = "driver.longhorn.io"
-_FOREIGN: Final = "nfs.csi.k8s.io"
-_SEEDS: Final = 40
-_PODS: Final = 4
-_AT_ONCE: Final = 5
-_DECISION_SECONDS: Final = 120.0
-_POLL: Final = 0.2
+GROUP = "static"
+NODES = tuple(f"{GROUP}-{number}" for number in range(1, 4))
+_LONGHORN = "driver.longhorn.io"
+_FOREIGN = "nfs.csi.k8s.io"
+_SEEDS = 40
+_PODS = 4
+_AT_ONCE = 5
+_DECISION_SECONDS = 120.0
+_POLL = 0.2
 # A pod that kube-scheduler or the extender refused is retried when something changes; nothing does here.
-_REFUSED_SECONDS: Final = 3.0
+_REFUSED_SECONDS = 3.0
 
 
 @dataclass

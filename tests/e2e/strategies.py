@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 from msgspec import to_builtins
 from rich.table import Table
@@ -24,9 +23,9 @@ from tests.e2e.report import Options, Part, draw
 from tests.worlds.generated_cluster import add_pods, draw_cluster, draw_volume_sizes
 from tests.worlds.strategies import Spread, StrategyComparison, compare_strategies
 
-ROOT: Final = Path(__file__).parents[2]
-GOAL_1: Final = ROOT / "examples/goal-1-burst"
-_VOLUMES: Final = 2
+ROOT = Path(__file__).parents[2]
+GOAL_1 = ROOT / "examples/goal-1-burst"
+_VOLUMES = 2
 
 
 @dataclass(frozen=True)
@@ -47,8 +46,8 @@ class Generated:
         return add_pods(Situation(predicted_cluster(ClusterSource(snapshot, objects))), sizes)
 
 
-_ARRIVALS: Final = 5  # random orders in which pods arrive at each strategy
-_CLUSTERS: Final = (Generated(6, 30, 90), Generated(10, 60, 90))
+_ARRIVALS = 5  # random orders in which pods arrive at each strategy
+_CLUSTERS = (Generated(6, 30, 90), Generated(10, 60, 90))
 
 
 def report(_folder: Path, options: Options) -> Part:

@@ -4,7 +4,6 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
 
 import pytest
 import yaml
@@ -18,8 +17,8 @@ from tests.e2e.objects import node_of
 from tests.e2e.rig import CANDIDATES, Rig
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
-SERVICES: Final = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
-PODS_OF_EXAMPLE: Final = 12
+SERVICES = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
+PODS_OF_EXAMPLE = 12
 
 
 @pytest.fixture

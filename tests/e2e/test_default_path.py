@@ -56,13 +56,7 @@ def empty_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     extra = {API_SERVER: api_server_arguments()}
     longhorn = {"storage_capacity": False}
     with Rig(
-        folder,
-        candidates=0,
-        config=plain,
-        simulator=longhorn,
-        more_arguments=LEASE,
-        extra_args=extra,
-        free_lease=False,
+        folder, candidates=0, config=plain, simulator=longhorn, more_arguments=LEASE, extra_args=extra, free_lease=False
     ) as running:
         running.add_nodes(GROUP, {ROOMY: ["1000Gi"], **{f"small-{number}": ["150Gi"] for number in range(3)}})
         running.load(ROOMY, 0.6)  # so kube-scheduler prefers the others

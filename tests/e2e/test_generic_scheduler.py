@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 from urllib.parse import quote
 
 import pytest
@@ -27,14 +27,14 @@ from tests.worlds.service import EXTENDER
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
-NAME: Final = "classic"
-POLICY: Final = ROOT / "examples" / "policies" / "region-zone-rack.json"
-RACKS: Final = (
+NAME = "classic"
+POLICY = ROOT / "examples" / "policies" / "region-zone-rack.json"
+RACKS = (
     ("r1", "z1", "s1"), ("r1", "z1", "s2"), ("r1", "z1", "s3"), ("r1", "z2", "s1"), ("r1", "z2", "s2"),
     ("r2", "z3", "s1"), ("r2", "z3", "s2"),
 )  # fmt: skip
-SERVICES: Final = ("web", "db")
-EACH: Final = 30
+SERVICES = ("web", "db")
+EACH = 30
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any
 
 import pytest
 
@@ -25,8 +25,8 @@ from tests.e2e.rig import Rig
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
-SEEDS: Final = (1, 2)
-PROVEN: Final = "longhorn_scheduler_extender_placement_guard_proven"
+SEEDS = (1, 2)
+PROVEN = "longhorn_scheduler_extender_placement_guard_proven"
 
 
 @pytest.fixture(scope="module")

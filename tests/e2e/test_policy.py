@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
 
@@ -19,8 +19,8 @@ from tests.manifests.load import with_scores
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
-CANDIDATE: Final = "extender-1"
-POLICY: Final = {
+CANDIDATE = "extender-1"
+POLICY = {
     "kind": "Policy",
     "predicates": [
         {"name": "RequireZone", "argument": {"labelsPresence": {"labels": ["zone"], "presence": True}}},
@@ -28,15 +28,15 @@ POLICY: Final = {
     ],
     "priorities": [{"name": "LonghornLeastFragmentation", "weight": 1}],
 }
-PREFER_GOLD: Final = {
+PREFER_GOLD = {
     "kind": "Policy",
     "predicates": [],
     "priorities": [
         {"name": "PreferGold", "weight": 10, "argument": {"labelPreference": {"label": "gold", "presence": True}}}
     ],
 }
-REFUSALS: Final = "longhorn_scheduler_extender_policy_refusals_total"
-RELOADS: Final = 'longhorn_scheduler_extender_policy_reloads_total{result="loaded"}'
+REFUSALS = "longhorn_scheduler_extender_policy_refusals_total"
+RELOADS = 'longhorn_scheduler_extender_policy_reloads_total{result="loaded"}'
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ import ssl
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Final
 
 import pytest
 
@@ -28,13 +27,13 @@ from tests.worlds.stopwatch import Stopwatch
 from tests.worlds.tls import SERVER_HOST, MountedSecret
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
-GROUP: Final = "tls"
-FITTING: Final = "large"
-CANDIDATE: Final = "extender-tls"
+GROUP = "tls"
+FITTING = "large"
+CANDIDATE = "extender-tls"
 # The kubelet's files on a control-plane node.
-CLIENT_FOLDER: Final = "/etc/kubernetes/config/longhorn-scheduler-extender"
-ROUTES: Final = ("/filter", "/prioritize", "/preempt", "/explain", "/state", "/metrics", "/readyz", "/healthz", "/docs")
-STALLED: Final = 600
+CLIENT_FOLDER = "/etc/kubernetes/config/longhorn-scheduler-extender"
+ROUTES = ("/filter", "/prioritize", "/preempt", "/explain", "/state", "/metrics", "/readyz", "/healthz", "/docs")
+STALLED = 600
 
 
 class World:

@@ -5,7 +5,6 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator
-from typing import Final
 
 import pytest
 
@@ -19,9 +18,9 @@ from tests.e2e.rig import Rig
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 # The newest tag; as long as there is none, this commit stands for the previous version.
-UNTAGGED: Final = "419df765515c8ebc7eb35d5c693ae8daef898f97"
-LOAD: Final = replace(hand_over.SHORT, others=200)
-OFFERS: Final = 5
+UNTAGGED = "419df765515c8ebc7eb35d5c693ae8daef898f97"
+LOAD = replace(hand_over.SHORT, others=200)
+OFFERS = 5
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import Self
 
 from scheduler_core.decide.decision import Packing
 from scheduler_core.decide.extender_settings import GuardMode
@@ -22,24 +22,24 @@ from tests.e2e.objects import Object, Volume, Workload
 from tests.e2e.report import Options, Part, draw
 from tests.e2e.rig import Rig
 
-APP: Final = "tight"
-_NODES: Final = 8
-_DISKS: Final = 3
-_DISK_SIZES: Final = (60, 80, 100, 120)
-_CLAIM_SIZES: Final = (8, 16, 24, 32, 48)
-_SHARE: Final = 0.9
-_BURSTS: Final = 10  # of some twenty-six pods
-_WITHOUT: Final = "without the extender"
-_GUARDED: Final = "as installed"
+APP = "tight"
+_NODES = 8
+_DISKS = 3
+_DISK_SIZES = (60, 80, 100, 120)
+_CLAIM_SIZES = (8, 16, 24, 32, 48)
+_SHARE = 0.9
+_BURSTS = 10  # of some twenty-six pods
+_WITHOUT = "without the extender"
+_GUARDED = "as installed"
 # What each rig runs: which ways, the packing mode, and the mode of the placement guard.
-_RIGS: Final = (
+_RIGS = (
     ((_GUARDED,), Packing.AUTO, GuardMode.ENFORCE),
     ((_WITHOUT, f"--packing {Packing.EXACT}, no guard"), Packing.EXACT, GuardMode.OFF),
     *(((f"--packing {packing}, no guard",), packing, GuardMode.OFF) for packing in (Packing.AUTO, Packing.ORDER_SAFE)),
     ((f"--packing {Packing.STALE_SAFE}, no guard",), Packing.STALE_SAFE, GuardMode.OFF),
 )
 # The ways in which nothing may go wrong.
-_PROMISES: Final = (_RIGS[0][0][0], _RIGS[-1][0][0])
+_PROMISES = (_RIGS[0][0][0], _RIGS[-1][0][0])
 
 
 @dataclass(frozen=True, slots=True)

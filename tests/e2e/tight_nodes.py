@@ -8,19 +8,18 @@ import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
 
 from scheduler_core.decide.decision import Packing
 from tests.e2e.report import Options, Part, draw
 from tests.worlds.placement_bursts import BurstOutcome, Way, run_burst
 from tests.worlds.tight_clusters import TightCluster
 
-_CLUSTERS: Final = 100
-EXACT: Final = "exact"
-ORDER_SAFE: Final = "order-safe"
-STALE_SAFE: Final = "stale-safe"
-GUARD: Final = "exact, guard"
-WAYS: Final = {
+_CLUSTERS = 100
+EXACT = "exact"
+ORDER_SAFE = "order-safe"
+STALE_SAFE = "stale-safe"
+GUARD = "exact, guard"
+WAYS = {
     EXACT: Way(Packing.EXACT),
     ORDER_SAFE: Way(Packing.ORDER_SAFE),
     STALE_SAFE: Way(Packing.STALE_SAFE),

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cache, partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from app.kube.client import ApiError
 from app.kube.resources import NAMESPACES as NAMESPACE_RESOURCE
@@ -31,14 +31,14 @@ from tests.e2e.objects import Object, condition_of
 from tests.e2e.report import Options, Part
 from tests.worlds.scheduling_constraints import NAMESPACES, RUNTIME_CLASS, Generator, RandomCluster, object_of
 
-POLICY: Final = ROOT / "examples" / "policies" / "today.json"
-NODE_COUNT: Final = 10
-PLACED: Final = 30
-PENDING: Final = 60
-_SEEDS: Final = 40
-_SETTLE: Final = 0.5
-_TIMEOUT: Final = 60.0
-_CONFIG: Final = """\
+POLICY = ROOT / "examples" / "policies" / "today.json"
+NODE_COUNT = 10
+PLACED = 30
+PENDING = 60
+_SEEDS = 40
+_SETTLE = 0.5
+_TIMEOUT = 60.0
+_CONFIG = """\
 apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
 clientConnection: {qps: 1000, burst: 2000}

@@ -4,7 +4,6 @@ version; docs/limitations.md says which ones were run.
 
 import threading
 from pathlib import Path
-from typing import Final
 
 from devcluster import build, kubernetes_version
 from scheduler_core.values import replace
@@ -15,8 +14,8 @@ from tests.e2e.placement_audit import PlacementAudit
 from tests.e2e.report import Figures, Options, Part
 from tests.e2e.rig import Rig
 
-_REPETITIONS: Final = 2  # one for each form of the request
-_LONGEST_SILENCE: Final = 2.0
+_REPETITIONS = 2  # one for each form of the request
+_LONGEST_SILENCE = 2.0
 
 
 def report(folder: Path, options: Options) -> Part:

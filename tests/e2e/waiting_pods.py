@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 from app.kube.resources import LONGHORN_NODES, NODES
 from devcluster.programs import NAMESPACE
@@ -12,13 +12,13 @@ from tests.builders import storage_class
 from tests.e2e.objects import LOCAL, Object, Volume, Workload
 from tests.e2e.rig import Rig
 
-GROUP: Final = "mended"
-DISK: Final = "disk-1"
-_TAG_OF_NODE: Final = "mended-node-tag"
-_TAG_OF_DISK: Final = "mended-disk-tag"
-MOVED: Final = "mended-moved"
-SHIFTED: Final = "mended-shifted"
-_CLOSED: Final = {"allowScheduling": False, "evictionRequested": True}
+GROUP = "mended"
+DISK = "disk-1"
+_TAG_OF_NODE = "mended-node-tag"
+_TAG_OF_DISK = "mended-disk-tag"
+MOVED = "mended-moved"
+SHIFTED = "mended-shifted"
+_CLOSED = {"allowScheduling": False, "evictionRequested": True}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class WaitingPod:
         return [each for app, size in entries for each in _loose(app, self.name, Volume(size))]
 
 
-WAITING_PODS: Final = (
+WAITING_PODS = (
     WaitingPod("cordoned", "uncordon", cordoned=True),
     WaitingPod("closed-node", "allow-node", node=_CLOSED),
     WaitingPod("closed-disk", "allow-disk", node={"disks": {DISK: _CLOSED}}),

@@ -1,23 +1,23 @@
 """The pods and the policy overlays of the tests of manifests/overlays/ask-policy and scheduler-name-policy."""
 
-from typing import Any, Final
+from typing import Any
 
 from devcluster.build import MODULE
 from devcluster.kubernetes_version import choose, pinned_version
 from tests.manifests.load import MANIFESTS, Object
 
-RESOURCE: Final = "longhorn.io/scheduler-extender"
-OPT_OUT: Final = "longhorn.io/scheduler-extender-ask"
-OVERLAYS: Final = MANIFESTS / "overlays"
-ASK: Final = "ask-policy"
-SCHEDULER_NAME: Final = "scheduler-name-policy"
-BETA_ARGUMENTS: Final = (
+RESOURCE = "longhorn.io/scheduler-extender"
+OPT_OUT = "longhorn.io/scheduler-extender-ask"
+OVERLAYS = MANIFESTS / "overlays"
+ASK = "ask-policy"
+SCHEDULER_NAME = "scheduler-name-policy"
+BETA_ARGUMENTS = (
     "--feature-gates=MutatingAdmissionPolicy=true",
     "--runtime-config=admissionregistration.k8s.io/v1beta1=true",
 )
 """What an API server before 1.36 needs."""
-CLAIM: Final = {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}
-EPHEMERAL: Final = {
+CLAIM = {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}
+EPHEMERAL = {
     "name": "scratch",
     "ephemeral": {
         "volumeClaimTemplate": {

@@ -5,7 +5,7 @@ import subprocess
 from base64 import b64decode
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
 import yaml
@@ -15,7 +15,7 @@ from devcluster.chart import CHART
 from devcluster.process import child_environment
 from tests.manifests.load import NAMESPACE, Built, by_name, parse
 
-RELEASE: Final = "longhorn-scheduler-extender"
+RELEASE = "longhorn-scheduler-extender"
 # One rendering of the chart for each set of values, which tests share.
 _rendered: dict[str, str] = {}
 

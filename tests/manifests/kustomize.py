@@ -3,15 +3,15 @@
 import re
 import shutil
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from devcluster.build import KUBECTL, ensure_built
 from devcluster.kubectl import Kubectl
 from tests.manifests.load import MANIFESTS, NAME, ROOT, Built, by_name, parse, yaml_blocks
 
-ROLE: Final = f"{NAME}-policy"
-BASES: Final = ("base", "overlays/host-network")
-POLICY: Final = ROOT / "examples/policies/zones-and-longhorn.json"
+ROLE = f"{NAME}-policy"
+BASES = ("base", "overlays/host-network")
+POLICY = ROOT / "examples/policies/zones-and-longhorn.json"
 
 
 def kustomize(folder: Path) -> str:

@@ -3,21 +3,21 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import yaml
 
 from app.cli.commands import load_command
 
-ROOT: Final = Path(__file__).parents[2]
-MANIFESTS: Final = ROOT / "manifests"
-CONFIGS: Final = ROOT / "kube-scheduler-config"
-NAME: Final = "longhorn-scheduler-extender"
-GUARD: Final = f"{NAME}-placement-guard"
-OFFERS: Final = f"{NAME}-offers"
-OWN_OBJECTS: Final = f"{NAME}-objects"
-NAMESPACE: Final = "longhorn-system"
-SCORES: Final = ("prioritizeVerb: prioritize", "weight: 1")
+ROOT = Path(__file__).parents[2]
+MANIFESTS = ROOT / "manifests"
+CONFIGS = ROOT / "kube-scheduler-config"
+NAME = "longhorn-scheduler-extender"
+GUARD = f"{NAME}-placement-guard"
+OFFERS = f"{NAME}-offers"
+OWN_OBJECTS = f"{NAME}-objects"
+NAMESPACE = "longhorn-system"
+SCORES = ("prioritizeVerb: prioritize", "weight: 1")
 """Lines that a recommended configuration of kube-scheduler has commented out."""
 
 Object = Mapping[str, Any]
@@ -26,8 +26,8 @@ Built = dict[tuple[str, str], dict[str, Any]]
 Permission = tuple[str, str, str, str]
 """Verb, API group, resource, and name ("" for all names)."""
 
-_CACHE: Final = ("list", "watch")
-_CLUSTER_KINDS: Final = (
+_CACHE = ("list", "watch")
+_CLUSTER_KINDS = (
     ("", "nodes"),
     ("", "persistentvolumeclaims"),
     ("", "persistentvolumes"),
@@ -38,17 +38,17 @@ _CLUSTER_KINDS: Final = (
     ("storage.k8s.io", "volumeattachments"),
 )
 # Objects that a request names before a cache has them.
-_FETCHED: Final = ("persistentvolumeclaims", "persistentvolumes", "pods", "storageclasses")
-CLUSTER_PERMISSIONS: Final[frozenset[Permission]] = frozenset(
+_FETCHED = ("persistentvolumeclaims", "persistentvolumes", "pods", "storageclasses")
+CLUSTER_PERMISSIONS: frozenset[Permission] = frozenset(
     {(verb, group, resource, "") for group, resource in _CLUSTER_KINDS for verb in _CACHE}
     | {("get", group, resource, "") for group, resource in _CLUSTER_KINDS if resource in _FETCHED}
     | {("patch", "", "pods", "")}
     | {(verb, "admissionregistration.k8s.io", "mutatingwebhookconfigurations", GUARD) for verb in ("get", "patch")}
 )
-LONGHORN: Final = (
+LONGHORN = (
     "backingimages", "backups", "diskschedules", "engineimages", "instancemanagers", "nodes", "replicas", "settings", "volumes",
 )  # fmt: skip
-NAMESPACE_PERMISSIONS: Final[frozenset[Permission]] = frozenset(
+NAMESPACE_PERMISSIONS: frozenset[Permission] = frozenset(
     {(verb, "longhorn.io", resource, "") for resource in LONGHORN for verb in _CACHE}
     | {("get", "longhorn.io", "volumes", "")}
     | {(verb, "", "configmaps", NAME) for verb in _CACHE}

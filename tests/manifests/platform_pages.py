@@ -3,16 +3,16 @@
 import re
 import shlex
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import yaml
 
 from tests.manifests.load import ROOT
 
-REGISTERED: Final = ("kubeadm", "rke2", "k3s")
+REGISTERED = ("kubeadm", "rke2", "k3s")
 """Pages of platforms whose own kube-scheduler is configured."""
-PAGES: Final = (*REGISTERED, "managed")
-SUFFIX: Final = "+"
+PAGES = (*REGISTERED, "managed")
+SUFFIX = "+"
 """Of keys that add to a list, in the configuration of RKE2 and k3s."""
 
 

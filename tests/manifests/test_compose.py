@@ -5,7 +5,7 @@ import re
 import shutil
 import subprocess
 import tomllib
-from typing import Any, Final
+from typing import Any
 
 import pytest
 
@@ -15,9 +15,9 @@ from tests.manifests.load import ROOT, documents
 
 (COMPOSE,) = documents(ROOT / "compose.yaml")
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
-CANDIDATES: Final = ("extender-1", "extender-2")
+CANDIDATES = ("extender-1", "extender-2")
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
-PROMETHEUS: Final = ROOT / "devcluster/compose/prometheus.yaml"
+PROMETHEUS = ROOT / "devcluster/compose/prometheus.yaml"
 (SCRAPES,) = documents(PROMETHEUS)
 (DATA_SOURCES,) = documents(ROOT / "devcluster/compose/grafana-datasources.yaml")
 (DASHBOARDS,) = documents(ROOT / "devcluster/compose/grafana-dashboards.yaml")

@@ -8,7 +8,6 @@ import sys
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
 
 import kubernetes
 import pytest
@@ -16,11 +15,11 @@ import pytest
 from tests.contract.frozen import help_page
 from tests.manifests.load import NAME, ROOT, documents
 
-PRUNE: Final = ROOT / ".ci/image/prune.py"
-PIN: Final = ROOT / ".ci/image/pin"
-DOCKERFILE: Final = (ROOT / "Dockerfile").read_text()
-PYPROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())
-CLIENT: Final = Path(str(kubernetes.__file__)).parent
+PRUNE = ROOT / ".ci/image/prune.py"
+PIN = ROOT / ".ci/image/pin"
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+CLIENT = Path(str(kubernetes.__file__)).parent
 
 
 def run_prune(site_packages: Path, *packages: str) -> subprocess.CompletedProcess[str]:
@@ -141,7 +140,7 @@ def test_the_wheels_that_are_checked_are_those_of_the_images_python() -> None:
     assert f"\nPYTHON={version[1]}\n" in (ROOT / ".ci/image/build").read_text()
 
 
-SKOPEO: Final = """#!/bin/sh
+SKOPEO = """#!/bin/sh
 test "$1 $2" = "inspect --raw" && printf 'manifest of %s' "$3"
 """
 

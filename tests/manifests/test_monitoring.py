@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
 import yaml
@@ -18,14 +18,14 @@ from app.runtime.probes import PREFIX
 from tests.contract.frozen import extender_registry
 from tests.manifests.load import MANIFESTS, ROOT, documents, only
 
-MONITORING: Final = MANIFESTS / "monitoring"
-DASHBOARD: Final = MONITORING / "dashboard.json"
+MONITORING = MANIFESTS / "monitoring"
+DASHBOARD = MONITORING / "dashboard.json"
 (RULE,) = documents(MONITORING / "prometheusrule.yaml")
 (GROUP,) = RULE["spec"]["groups"]
-ALERTS: Final[Mapping[str, dict[str, Any]]] = {rule["alert"]: rule for rule in GROUP["rules"]}
-_KEYWORDS: Final = frozenset({"and", "by", "or", "unless", "on", "ignoring", "group_left", "group_right", "without"})
-_GIB: Final = 1024**3
-_WEEK: Final = 7 * 86400
+ALERTS: Mapping[str, dict[str, Any]] = {rule["alert"]: rule for rule in GROUP["rules"]}
+_KEYWORDS = frozenset({"and", "by", "or", "unless", "on", "ignoring", "group_left", "group_right", "without"})
+_GIB = 1024**3
+_WEEK = 7 * 86400
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Scenario:
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
-SCENARIOS: Final = {
+SCENARIOS = {
     "LonghornExtenderAbsent": Scenario({"heartbeat{node='a'}": "1x10 stale"}, quiet_at=10, firing_at=30),
     "LonghornExtenderNoLeader": Scenario(
         {"heartbeat{node='a'}": "1x10 0x20", "heartbeat{node='b'}": "0x30"}, quiet_at=12, firing_at=14

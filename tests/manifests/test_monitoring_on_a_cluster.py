@@ -3,7 +3,7 @@
 import re
 import time
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -19,10 +19,10 @@ from tests.manifests.test_monitoring import ALERTS, dashboard_queries, selectors
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
-CLOSED: Final = "east-2"
-NODES: Final = {"east-1": ["400Gi"], CLOSED: ["400Gi"], "east-3": ["400Gi"]}
+CLOSED = "east-2"
+NODES = {"east-1": ["400Gi"], CLOSED: ["400Gi"], "east-3": ["400Gi"]}
 # Time for a few scrapes, and for a rate.
-DATA_SECONDS: Final = 90.0
+DATA_SECONDS = 90.0
 
 
 @pytest.fixture(scope="module")

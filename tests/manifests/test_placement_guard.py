@@ -1,7 +1,5 @@
 """The placement guard as installed: it never stops Longhorn, and is called for placements only."""
 
-from typing import Final
-
 from app.api.placement_review import PATH
 from app.extender.guard import ANSWER_SECONDS
 from app.extender.guard_certificate import NAME as CERTIFICATE
@@ -12,7 +10,7 @@ from scheduler_core.leadership import endpoint_slice
 from scheduler_core.model.longhorn import REVIEWED
 from tests.manifests.load import GUARD, MANIFESTS, NAMESPACE, documents, only
 
-ACCESS: Final = MANIFESTS / "access"
+ACCESS = MANIFESTS / "access"
 HOOK, STANDBY = only(MUTATING_WEBHOOKS.kind, ACCESS)["webhooks"]
 
 

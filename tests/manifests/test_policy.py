@@ -2,7 +2,6 @@
 
 import copy
 from pathlib import Path
-from typing import Final
 
 import pytest
 
@@ -21,7 +20,7 @@ from tests.manifests.load import (
     pod_spec,
 )
 
-ACCESS: Final = MANIFESTS / "policy/access"
+ACCESS = MANIFESTS / "policy/access"
 
 
 def test_what_rules_read_may_be_listed_and_watched_and_nothing_else() -> None:

@@ -15,22 +15,22 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
 from tests.mutants.table import ROOT, DoesNotApplyError, Mutation, read_mutations
 
-_TIMEOUT: Final = 300.0
-_NOT_COPIED: Final = shutil.ignore_patterns(".git", ".venv", "dist", ".hypothesis", ".pytest_cache", "*.egg-info")
-_PYTEST: Final = ("-m", "pytest", "-q", "--tb=no", "-p", "no:cacheprovider", "-p", "no:randomly")
-_LINT: Final = {
+_TIMEOUT = 300.0
+_NOT_COPIED = shutil.ignore_patterns(".git", ".venv", "dist", ".hypothesis", ".pytest_cache", "*.egg-info")
+_PYTEST = ("-m", "pytest", "-q", "--tb=no", "-p", "no:cacheprovider", "-p", "no:randomly")
+_LINT = {
     "ruff check": ("-m", "ruff", "check", "."),
     "mypy": ("-m", "mypy"),
     "lint-imports": ("-c", "from importlinter.cli import lint_imports_command as lint; lint()", "--no-cache"),
 }
-_FAILED: Final = re.compile(r"^FAILED (.+?)(?: - |$)", re.MULTILINE)
-_TESTS_FAILED: Final = 1
+_FAILED = re.compile(r"^FAILED (.+?)(?: - |$)", re.MULTILINE)
+_TESTS_FAILED = 1
 
 
 class _Copy:

@@ -4,10 +4,9 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
-ROOT: Final = Path(__file__).parents[2]
-_TABLE: Final = Path(__file__).with_name("mutations.toml")
+ROOT = Path(__file__).parents[2]
+_TABLE = Path(__file__).with_name("mutations.toml")
 
 
 class DoesNotApplyError(Exception):

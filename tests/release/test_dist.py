@@ -8,7 +8,6 @@ import sys
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Final
 
 import pytest
 
@@ -23,8 +22,8 @@ from tests.manifests.helm import RELEASE, Helm
 from tests.manifests.load import parse
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
-EXPLAIN: Final = ("explain", "--snapshot", str(ROOT / "examples/mixed-cluster/snapshot.yaml"), "--pod", "shop/orders-0")
-RESULT: Final = "3 of 12 nodes fit\n"
+EXPLAIN = ("explain", "--snapshot", str(ROOT / "examples/mixed-cluster/snapshot.yaml"), "--pod", "shop/orders-0")
+RESULT = "3 of 12 nodes fit\n"
 
 
 def run(

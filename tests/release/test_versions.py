@@ -2,7 +2,6 @@
 
 import re
 from pathlib import Path
-from typing import Final
 
 import yaml
 
@@ -10,7 +9,7 @@ from devcluster.chart import CHART
 from devcluster.release import NAME, ROOT, VERSION
 
 # How often the version stands in each file: a release changes all of these.
-PLACES: Final = {
+PLACES = {
     "CHANGELOG.md": 1,
     "Dockerfile": 1,
     "README.md": 1,
@@ -28,7 +27,7 @@ PLACES: Final = {
     "manifests/disk-schedule/parts/kustomization.yaml": 1,
     "manifests/generic-scheduler/kustomization.yaml": 1,
 }
-KINDS_OF_CHANGES: Final = {"added", "changed", "deprecated", "removed", "fixed", "security"}
+KINDS_OF_CHANGES = {"added", "changed", "deprecated", "removed", "fixed", "security"}
 
 
 def files() -> list[Path]:

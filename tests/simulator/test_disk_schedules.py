@@ -5,13 +5,7 @@ from typing import Any
 
 import msgspec
 
-from app.kube.resources import (
-    CLAIMS,
-    LONGHORN_BACKING_IMAGES,
-    LONGHORN_NAMESPACE,
-    LONGHORN_VOLUMES,
-    PERSISTENT_VOLUMES,
-)
+from app.kube.resources import CLAIMS, LONGHORN_BACKING_IMAGES, LONGHORN_NAMESPACE, LONGHORN_VOLUMES, PERSISTENT_VOLUMES
 from scheduler_core.model.disk_schedule import Allocation, AllocationState
 from scheduler_core.model.longhorn import BEST_EFFORT, DISABLED
 from simulator.status import report

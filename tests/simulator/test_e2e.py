@@ -9,12 +9,7 @@ from typing import Any
 import pytest
 
 from app.kube.client import ApiError
-from app.kube.resources import (
-    CLAIMS,
-    LONGHORN_NAMESPACE,
-    LONGHORN_NODES,
-    LONGHORN_VOLUMES,
-)
+from app.kube.resources import CLAIMS, LONGHORN_NAMESPACE, LONGHORN_NODES, LONGHORN_VOLUMES
 from devcluster.errors import KubectlError
 from tests.control_plane import ControlPlane
 from tests.worlds.simulator_cluster import Rig, Scene, claim, pod, until

@@ -4,13 +4,13 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from scheduler_core.decide.decision import FilterOptions, Packing
 from scheduler_core.decide.explain import explain_nodes
 from tests import builders as make
 
-NAME: Final = re.compile(r"(?:default/)?((?:claim|vol|vol-free)-\d)")
+NAME = re.compile(r"(?:default/)?((?:claim|vol|vol-free)-\d)")
 
 
 def kind(size: int, engine: str, *selectors: str) -> str:
@@ -55,7 +55,7 @@ class Claim:
         return {key: value for key, value in self.parameters.items() if key != "dataLocality"} | selectors
 
 
-CLAIM_VALUES: Final[Mapping[str, Sequence[Any]]] = {
+CLAIM_VALUES: Mapping[str, Sequence[Any]] = {
     "size": (10, 20, 20, 40),
     "bound": (False, True),
     "locality": ("best-effort",) * 6 + ("strict-local", "disabled"),
@@ -67,16 +67,16 @@ CLAIM_VALUES: Final[Mapping[str, Sequence[Any]]] = {
     "place": ("",) * 4 + ("n0", "n1"),
     "holder": ("", "n0", "n1"),
 }
-DISK_VALUES: Final[Mapping[str, Sequence[Any]]] = {
+DISK_VALUES: Mapping[str, Sequence[Any]] = {
     "size": (40, 60),
     "scheduled": (0, 10, 30),
     "tags": ((), ("ssd",), ("hdd",)),
     "allow": (True,) * 7 + (False,),
     "kind": ("filesystem",) * 7 + ("block",),
 }
-NODE_TAGS: Final = ((), (), ("db",))
+NODE_TAGS = ((), (), ("db",))
 # Of a free volume: the claim whose class it is of, Gi, its engine and disk selector.
-FREE_VALUES: Final[Sequence[Sequence[Any]]] = ((0, 1, 2, 3), (20, 40), ("v1", "v2"), ("", "ssd"))
+FREE_VALUES: Sequence[Sequence[Any]] = ((0, 1, 2, 3), (20, 40), ("v1", "v2"), ("", "ssd"))
 
 
 @dataclass(frozen=True)

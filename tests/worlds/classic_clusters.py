@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from scheduler_core.convert.generic import CONTROLLERS, NODE, SCHEDULED_POD, SERVICE
 from scheduler_core.generic.cluster_state import GenericClusterState
@@ -10,15 +10,15 @@ from scheduler_core.model.generic import Controller
 from tests.e2e.objects import Object
 from tests.worlds.documented_classic_rules import DEFAULT, DocumentedClassicScheduler
 
-NODES: Final = ("n1", "n2", "n3", "n4", "n5", "n6")
-GONE: Final = "gone"
-LABELS: Final = ("zone", "rack", "disk")
-VALUES: Final = ("", "a", "b")
-WORKLOADS: Final = ("ReplicationController", "ReplicaSet", "StatefulSet")
-STATIC_PREDICATES: Final = (
+NODES = ("n1", "n2", "n3", "n4", "n5", "n6")
+GONE = "gone"
+LABELS = ("zone", "rack", "disk")
+VALUES = ("", "a", "b")
+WORKLOADS = ("ReplicationController", "ReplicaSet", "StatefulSet")
+STATIC_PREDICATES = (
     "PodFitsPorts", "PodFitsHostPorts", "PodFitsResources", "NoDiskConflict", "MatchNodeSelector", "HostName"
 )  # fmt: skip
-STATIC_PRIORITIES: Final = (
+STATIC_PRIORITIES = (
     "LeastRequestedPriority", "BalancedResourceAllocation", "ServiceSpreadingPriority", "SelectorSpreadPriority",
     "EqualPriority",
 )  # fmt: skip

@@ -5,7 +5,6 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final
 
 from app.evaluator import Evaluator
 from app.kube.client import KubeClient
@@ -22,14 +21,14 @@ from tests.worlds.fake_api import FakeApi, Object, connect_client, until
 from tests.worlds.two_nodes import NODES, database_pod, two_nodes
 
 # By group and kind, where the cache lists and watches it.
-PATHS: Final = {
+PATHS = {
     (entry.resource.group, entry.resource.kind): entry.resource.path(entry.namespace(LONGHORN_NAMESPACE))
     for entry in WATCHED
 }
-CLAIMS: Final = PATHS["", "PersistentVolumeClaim"]
-LONGHORN_NODES: Final = PATHS["longhorn.io", "Node"]
-PODS: Final = PATHS["", "Pod"]
-REPLICAS: Final = PATHS["longhorn.io", "Replica"]
+CLAIMS = PATHS["", "PersistentVolumeClaim"]
+LONGHORN_NODES = PATHS["longhorn.io", "Node"]
+PODS = PATHS["", "Pod"]
+REPLICAS = PATHS["longhorn.io", "Replica"]
 
 
 def path_of(raw: Object) -> str:

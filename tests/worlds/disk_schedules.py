@@ -1,7 +1,6 @@
 """DiskSchedules, their answers to requests, and the conditions of a disk that may grant some."""
 
 from collections.abc import Mapping
-from typing import Final
 
 from scheduler_core.disk_schedule.disk_space import DiskSpaces, disk_space
 from scheduler_core.disk_schedule.occupancy import NO_OCCUPANTS, DiskOccupancy
@@ -10,7 +9,7 @@ from scheduler_core.model.disk_schedule import Allocation, AllocationState, Disk
 from scheduler_core.model.kube import Condition
 from tests.builders import GI, LONGHORN, Object
 
-READY: Final = (Condition("Ready", "True"), Condition("Schedulable", "True"))
+READY = (Condition("Ready", "True"), Condition("Schedulable", "True"))
 
 
 def grant(size: int) -> Allocation:

@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Final
+from typing import Any
 
 from tests.e2e.objects import Object
 from tests.worlds.documented_scheduling import quantity, selects
 
-DEFAULT: Final[Object] = {
+DEFAULT: Object = {
     "predicates": [
         {"name": name}
         for name in ("PodFitsPorts", "PodFitsResources", "NoDiskConflict", "MatchNodeSelector", "HostName")
@@ -23,8 +23,8 @@ DEFAULT: Final[Object] = {
         for name in ("LeastRequestedPriority", "BalancedResourceAllocation", "ServiceSpreadingPriority")
     ],
 }
-_LARGEST: Final = 2**63 - 1
-_DEFAULT_REQUESTS: Final = {"cpu": 100, "memory": 200 * 1024 * 1024}
+_LARGEST = 2**63 - 1
+_DEFAULT_REQUESTS = {"cpu": 100, "memory": 200 * 1024 * 1024}
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
-from typing import Any, Final
+from typing import Any
 
 from tests.e2e.objects import Object
 
-_UNITS: Final[dict[str, int | Fraction]] = {
+_UNITS: dict[str, int | Fraction] = {
     "": 1,
     "n": Fraction(1, 10**9),
     "u": Fraction(1, 10**6),
@@ -30,7 +30,7 @@ _UNITS: Final[dict[str, int | Fraction]] = {
     "Pi": 2**50,
     "Ei": 2**60,
 }
-_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _Labels = dict[str, str]
 
 

@@ -10,15 +10,14 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final
 
 from app.kube.client import KubeClient
 from app.runtime.elector import Elector, boot_clock
 from scheduler_core.leadership.election import ElectionTiming
 
-IN_PROCESS: Final = ElectionTiming(lease_duration=3.0, renew_deadline=2.0, retry_period=0.5)
-ON_A_CLUSTER: Final = ElectionTiming(lease_duration=4.0, renew_deadline=3.0, retry_period=0.5)
-OF_A_CHART: Final = ElectionTiming(lease_duration=2.0, renew_deadline=1.5, retry_period=0.3)
+IN_PROCESS = ElectionTiming(lease_duration=3.0, renew_deadline=2.0, retry_period=0.5)
+ON_A_CLUSTER = ElectionTiming(lease_duration=4.0, renew_deadline=3.0, retry_period=0.5)
+OF_A_CHART = ElectionTiming(lease_duration=2.0, renew_deadline=1.5, retry_period=0.3)
 # No change of the leader by chance.
 
 

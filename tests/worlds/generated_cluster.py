@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 from scheduler_core.decide.decision import FilterOptions, Packing
 from scheduler_core.longhorn.csi_driver import DRIVER
@@ -15,15 +14,15 @@ from tests.worlds.paced_timeline import Pace
 from tests.worlds.predicted_clusters import situation
 from tests.worlds.strategies import STRATEGIES, StrategyName, StrategyRun, run_strategy
 
-GIBIBYTE: Final = 2**30
-STORAGE_CLASS: Final = "longhorn"
-HOST_NAME_LABEL: Final = "kubernetes.io/hostname"
-VOLUME_SIZES: Final = tuple(size * GIBIBYTE for size in (10, 20, 40, 80))
-NAMESPACE: Final = "generated"
-_MOST_DISKS: Final = 3
+GIBIBYTE = 2**30
+STORAGE_CLASS = "longhorn"
+HOST_NAME_LABEL = "kubernetes.io/hostname"
+VOLUME_SIZES = tuple(size * GIBIBYTE for size in (10, 20, 40, 80))
+NAMESPACE = "generated"
+_MOST_DISKS = 3
 # How large a disk is compared with others.
-_DISK_SHARES: Final = (1, 2, 3)
-_OPEN: Final = (kube.Condition("Ready", "True"), kube.Condition("Schedulable", "True"))
+_DISK_SHARES = (1, 2, 3)
+_OPEN = (kube.Condition("Ready", "True"), kube.Condition("Schedulable", "True"))
 
 
 def draw_volume_sizes(pods: int, volumes: int, choose: Choose) -> list[tuple[int, ...]]:

@@ -5,7 +5,7 @@ The election runs in steps of 7.5 seconds, the ledger's clock stands still, and 
 
 from collections.abc import Hashable, Sequence
 from functools import cache
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from scheduler_core.guard.placement_guard import GuardOutcome
 from scheduler_core.leadership import election
@@ -20,13 +20,13 @@ from tests import builders as make
 from tests.worlds.offers import with_offer
 from tests.worlds.placements import NODE, decide, node_with_disks, placement, state_of, waiting_volume
 
-SIZES: Final = (2, 2, 4)
-DISK: Final = 4
-PODS: Final = range(len(SIZES))
-PAIR: Final = range(2)
-TICK: Final = 7.5
-_LONG_AGO: Final = -20.0
-_TIMING: Final = election.ElectionTiming()
+SIZES = (2, 2, 4)
+DISK = 4
+PODS = range(len(SIZES))
+PAIR = range(2)
+TICK = 7.5
+_LONG_AGO = -20.0
+_TIMING = election.ElectionTiming()
 
 
 class Election(NamedTuple):
@@ -60,7 +60,7 @@ class _Table:
 
 
 LEDGERS, ELECTIONS, RECORDS = _Table(), _Table(), _Table()
-NO_OFFERS: Final = LEDGERS.number(Ledger())
+NO_OFFERS = LEDGERS.number(Ledger())
 
 
 @cache

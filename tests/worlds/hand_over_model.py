@@ -8,7 +8,7 @@ app calls the machines are the model's. A transition is one step of one of them;
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import combinations, product
-from typing import Any, Final, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 from scheduler_core.offers.ledger import offer_width
 from scheduler_core.offers.outstanding_offer import ObservedPod, Offered
@@ -16,10 +16,10 @@ from tests.worlds import hand_over_machines as machines
 from tests.worlds.hand_over_machines import DISK, NO_OFFERS, PAIR, PODS, SIZES, Known
 
 # The faults that may happen once each.
-KILL: Final = 1
-PAUSE: Final = 2
-LOSE: Final = 4
-_NONE: Final = (None,) * len(SIZES)
+KILL = 1
+PAUSE = 2
+LOSE = 4
+_NONE = (None,) * len(SIZES)
 
 
 class Process(NamedTuple):
@@ -40,7 +40,7 @@ class Placed(NamedTuple):
     process: int = -1
 
 
-_DONE: Final = Placed("stored", 0)
+_DONE = Placed("stored", 0)
 
 
 class State(NamedTuple):

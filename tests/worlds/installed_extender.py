@@ -4,7 +4,7 @@ this machine; a pod with its address shows each of them.
 
 import json
 import subprocess
-from typing import Any, Final
+from typing import Any
 
 from app.kube.client import ApiError
 from app.kube.resources import LONGHORN_SETTINGS, PODS, STORAGE_CLASSES
@@ -13,7 +13,7 @@ from devcluster.polling import wait_until
 from devcluster.programs import NAMESPACE, SERVICE, primary_address
 from tests.worlds.service import EXTENDER
 
-DRIVER: Final = "driver.longhorn.io"
+DRIVER = "driver.longhorn.io"
 
 
 def show_as_pod(cluster: DevCluster, name: str, url: str, guard_port: int, node: str) -> None:

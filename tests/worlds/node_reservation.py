@@ -1,7 +1,6 @@
 """`reservation: node` over two nodes: tests play kube-scheduler and Longhorn by hand, in virtual time."""
 
 import asyncio
-from typing import Final
 
 from app.evaluator import Evaluator
 from app.extender.metrics import Metrics
@@ -18,8 +17,8 @@ from tests.worlds.state_source import FakeStateSource, caller_waits, fitting_nod
 from tests.worlds.two_nodes import NODES, database_pod, two_nodes
 from tests.worlds.virtual_time import virtual_loop
 
-POD_SCHEDULING_TIMEOUT: Final = 5
-NODE_RESERVATION_TIMEOUT: Final = 7
+POD_SCHEDULING_TIMEOUT = 5
+NODE_RESERVATION_TIMEOUT = 7
 
 
 class NodeReservationWorld:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from functools import partial
 from heapq import heappop, heappush
 from itertools import count
-from typing import Final
 
 from msgspec import Struct
 
@@ -22,9 +21,9 @@ from scheduler_core.predict.situation import PodToPlace, Situation
 from scheduler_core.predict.timeline import NOT_CREATED, Observe, OrderResult, Timeline, ignore_progress
 
 # 200 pods of two claims had their nodes selected after 9.1 s with kube-scheduler's default client limits: 22 in a second.
-STEPS_PER_SECOND: Final = 22
+STEPS_PER_SECOND = 22
 # After this many the back-off is the longest one.
-_MOST_DOUBLINGS: Final = 8
+_MOST_DOUBLINGS = 8
 
 
 class Pace(Struct, frozen=True):

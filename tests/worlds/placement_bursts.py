@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass
 from math import exp, log
-from typing import Any, Final
+from typing import Any
 
 from structlog.testing import capture_logs
 
@@ -45,20 +45,20 @@ from tests.worlds.state_source import FakeStateSource, caller_waits
 from tests.worlds.tight_clusters import TightClaim, TightCluster
 from tests.worlds.virtual_time import run, virtual_loop
 
-_SELECTED_NODE: Final = "volume.kubernetes.io/selected-node"
+_SELECTED_NODE = "volume.kubernetes.io/selected-node"
 # Spans in seconds; the defaults of the simulator, but for a status that is seconds behind.
-_LEAST_WATCH: Final = 0.005
-_CYCLE: Final = (0.01, 0.05)
-_BINDING: Final = (0.02, 0.1)
-_PROVISIONING: Final = (0.3, 0.6)
-_PUBLISHING: Final = (0.1, 0.11)
-_PLACEMENT: Final = (0.005, 1.8)
-_WEBHOOK: Final = (0.002, 0.01)
-_STATUS: Final = (0.36, 2.0)
+_LEAST_WATCH = 0.005
+_CYCLE = (0.01, 0.05)
+_BINDING = (0.02, 0.1)
+_PROVISIONING = (0.3, 0.6)
+_PUBLISHING = (0.1, 0.11)
+_PLACEMENT = (0.005, 1.8)
+_WEBHOOK = (0.002, 0.01)
+_STATUS = (0.36, 2.0)
 # At most this much free space for each byte of the pod.
-_MOST_FREE: Final = 1.4
+_MOST_FREE = 1.4
 # Longer than status and watches together.
-_QUIET_SECONDS: Final = 5.0
+_QUIET_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
-from typing import Any, Final
+from typing import Any
 
 from app.extender.guard import GuardContext
 from scheduler_core.decide.decision import Contenders
@@ -17,7 +17,7 @@ from tests.builders import GI, NOW, Object
 from tests.worlds.changes import changes_of, empty_state
 from tests.worlds.engines import engines
 
-NODE: Final = "n"
+NODE = "n"
 
 
 def placement_review(placement: Placement) -> Object:

@@ -2,18 +2,18 @@
 
 import random
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from tests.e2e.objects import HOSTNAME, PAUSE, Object
 
-NAMESPACES: Final = {"red": {"team": "a"}, "green": {"team": "b", "env": "test"}, "blue": {"team": "a", "env": "live"}}
-OVERHEAD: Final = {"cpu": "150m", "memory": "64Mi"}
-RUNTIME_CLASS: Final = {"metadata": {"name": "heavy"}, "handler": "heavy", "overhead": {"podFixed": OVERHEAD}}
-ZONE: Final = "zone"
-RACK: Final = "rack"
-GPU: Final = "example.com/gpu"
-_TAINTS: Final = ("dedicated", "node.kubernetes.io/not-ready", "node.kubernetes.io/unschedulable", "spare")
-_EFFECTS: Final = ("NoSchedule", "NoExecute", "PreferNoSchedule")
+NAMESPACES = {"red": {"team": "a"}, "green": {"team": "b", "env": "test"}, "blue": {"team": "a", "env": "live"}}
+OVERHEAD = {"cpu": "150m", "memory": "64Mi"}
+RUNTIME_CLASS = {"metadata": {"name": "heavy"}, "handler": "heavy", "overhead": {"podFixed": OVERHEAD}}
+ZONE = "zone"
+RACK = "rack"
+GPU = "example.com/gpu"
+_TAINTS = ("dedicated", "node.kubernetes.io/not-ready", "node.kubernetes.io/unschedulable", "spare")
+_EFFECTS = ("NoSchedule", "NoExecute", "PreferNoSchedule")
 
 
 @dataclass(frozen=True)

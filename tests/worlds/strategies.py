@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from statistics import median_low
 from types import MappingProxyType
-from typing import Final
 
 from msgspec import Struct
 
@@ -139,7 +138,7 @@ def move_replica(cluster: PredictedCluster, replica: longhorn.Replica, uuid: str
     return cluster.update({("replicas", replica.name): moved, ("longhorn_nodes", node.name): node})
 
 
-STRATEGIES: Final[Mapping[StrategyName, Callable[[FilterOptions], Strategy]]] = MappingProxyType(
+STRATEGIES: Mapping[StrategyName, Callable[[FilterOptions], Strategy]] = MappingProxyType(
     {
         StrategyName.NONE: WithoutExtender,
         StrategyName.PROPOSAL: NodeReservation,

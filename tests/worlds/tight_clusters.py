@@ -2,22 +2,22 @@
 
 import random
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Self
 
 from tests import builders as make
 from tests.builders import Object
 from tests.worlds.engines import engines
 
-STRICT: Final = "longhorn-strict"
-_NODES: Final = (8, 12)
-_DISKS: Final = (2, 4)
-_DISK_SIZES: Final = (100, 150, 200, 300)
-_FULL: Final = (0.60, 0.95)
+STRICT = "longhorn-strict"
+_NODES = (8, 12)
+_DISKS = (2, 4)
+_DISK_SIZES = (100, 150, 200, 300)
+_FULL = (0.60, 0.95)
 # Of a disk that is less than a quarter available Longhorn takes nothing.
-_MOST_WRITTEN: Final = 0.7
-_CLAIMS: Final = (2, 4)
-_CLAIM_SIZES: Final = (2, 5, 8, 12, 20, 30, 45, 60)
-_CLASSES: Final = ("longhorn", STRICT)
+_MOST_WRITTEN = 0.7
+_CLAIMS = (2, 4)
+_CLAIM_SIZES = (2, 5, 8, 12, 20, 30, 45, 60)
+_CLASSES = ("longhorn", STRICT)
 
 
 @dataclass(frozen=True, slots=True)

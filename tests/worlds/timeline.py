@@ -16,15 +16,15 @@ import re
 from collections.abc import Callable, Coroutine, Iterable
 from functools import partial, reduce
 from operator import attrgetter
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import pytest
 
 from tests.worlds.virtual_time import run, virtual_loop
 
 # Everything that is ready runs before virtual time moves: this is how long the world settles after each event.
-INSTANT: Final = 1e-6
-WAITS: Final = "waits"
+INSTANT = 1e-6
+WAITS = "waits"
 
 
 class World(Protocol):

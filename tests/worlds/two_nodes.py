@@ -1,12 +1,12 @@
 """A cluster of two empty Longhorn nodes, and the pods that tests run on it."""
 
-from typing import Any, Final
+from typing import Any
 
 from tests import builders as make
 from tests.builders import Object
 from tests.worlds.engines import engines
 
-NODES: Final = ("a", "b")
+NODES = ("a", "b")
 
 
 def two_nodes() -> list[Object]:

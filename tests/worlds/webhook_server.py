@@ -8,7 +8,7 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from app.kube.resources import ENDPOINT_SLICES, LONGHORN_NAMESPACE, LONGHORN_REPLICAS
 from devcluster.dev_cluster import DevCluster
@@ -19,11 +19,11 @@ Json = dict[str, Any]
 Answer = tuple[bool, list[Json]]
 """Whether a request is allowed, and a JSON patch."""
 
-_NAME: Final = "placement-webhook"
-_PORT_NAME: Final = "https"
-_SECONDS: Final = 10
+_NAME = "placement-webhook"
+_PORT_NAME = "https"
+_SECONDS = 10
 # Longhorn's scheduler writes a place: spec.diskID was empty, and is not any more.
-_IS_PLACEMENT: Final = 'object.spec.diskID != "" && (!has(oldObject.spec.diskID) || oldObject.spec.diskID == "")'
+_IS_PLACEMENT = 'object.spec.diskID != "" && (!has(oldObject.spec.diskID) || oldObject.spec.diskID == "")'
 
 
 class PlacementWebhook:

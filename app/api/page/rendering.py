@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -29,8 +29,8 @@ if TYPE_CHECKING:  # what a command renders needs none of it
     from app.schemas.state import ServiceState
     from scheduler_core.predict.prediction import Prediction
 
-_FOLDER: Final = Path(__file__).parent
-_BYTE_UNITS: Final = ("", "Ki", "Mi", "Gi", "Ti", "Pi")
+_FOLDER = Path(__file__).parent
+_BYTE_UNITS = ("", "Ki", "Mi", "Gi", "Ti", "Pi")
 
 
 def render(template: str, context: Mapping[str, object]) -> bytes:
@@ -98,9 +98,9 @@ def _age(created: str, now: datetime) -> str:
     return format_age((now - time).total_seconds()) if time is not None else ""
 
 
-_ONLY_LEADER: Final = "known to the leader of a live cluster"
-UNKNOWN: Final = "n/a"
-_WORDS: Final = {"warn": "look at this", "bad": "act on this"}
+_ONLY_LEADER = "known to the leader of a live cluster"
+UNKNOWN = "n/a"
+_WORDS = {"warn": "look at this", "bad": "act on this"}
 
 
 class Tile(Struct, frozen=True):
@@ -118,11 +118,7 @@ class Tile(Struct, frozen=True):
         return _WORDS.get(self.mood, "")
 
 
-def tiles(
-    report: StatusReport,
-    service: "ServiceState | None",
-    losses: Mapping[str, NodeLossOutcome],
-) -> list[Tile]:
+def tiles(report: StatusReport, service: "ServiceState | None", losses: Mapping[str, NodeLossOutcome]) -> list[Tile]:
     """Returns the tiles of a report; what only a leader knows is unknown elsewhere."""
     leads = service is not None and service.answering
     return [

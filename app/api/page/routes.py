@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from time import monotonic
-from typing import Any, Final
+from typing import Any
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Request, Response
@@ -29,12 +29,12 @@ from scheduler_core.predict.node_loss import NodeLossOutcome
 from scheduler_core.values import replace
 
 # How long a page waits for a search of remedies.
-_REMEDY_SECONDS: Final = 0.25
-_MAX_DECISIONS: Final = 10
-_MAX_REASONS: Final = 10
+_REMEDY_SECONDS = 0.25
+_MAX_DECISIONS = 10
+_MAX_REASONS = 10
 
 Context = Mapping[str, Any]
-_BADGES: Final = {
+_BADGES = {
     node_rows.NodeCondition.NO_DISKS: ("plain", "○"),
     node_rows.NodeCondition.OPEN: ("good", "●"),
     node_rows.NodeCondition.PARTLY_CLOSED: ("warn", "◐"),
@@ -42,21 +42,21 @@ _BADGES: Final = {
     node_rows.NodeCondition.OVER_LIMIT: ("bad", "▲"),
     node_rows.NodeCondition.NOT_READY: ("bad", "✕"),
 }
-_MAX_REMEDIES: Final = 5
+_MAX_REMEDIES = 5
 # Nodes of one page show so many disks in all, and each shows two at least.
-_DISKS_PER_PAGE: Final = 120
-_MIN_DISKS: Final = 2
+_DISKS_PER_PAGE = 120
+_MIN_DISKS = 2
 # The first page has so many of the pods that wait.
-_FIRST_WAITING: Final = 5
-_REFRESH_SECONDS: Final = 10
+_FIRST_WAITING = 5
+_REFRESH_SECONDS = 10
 # While something is being worked out.
-_SOON_SECONDS: Final = 1
-_MAX_LISTED: Final = 5
+_SOON_SECONDS = 1
+_MAX_LISTED = 5
 
 
-MAX_TEXT: Final = 100
-_MAX_PAGE: Final = 1_000_000
-_PARAMETERS: Final = frozenset({"q", "page", "group", "zone"})
+MAX_TEXT = 100
+_MAX_PAGE = 1_000_000
+_PARAMETERS = frozenset({"q", "page", "group", "zone"})
 
 
 class PageQuery(Struct, frozen=True):
@@ -426,9 +426,9 @@ _add_page("/nodes/{name}/drain", "drain.html", drain_view)
 _add_page("/decision-log", "decisions.html", decision_list)
 
 
-_MEDIA_TYPES: Final = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+_MEDIA_TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 # The address of an asset has a hash of its content.
-_ASSET_CACHE: Final = "public, max-age=31536000, immutable"
+_ASSET_CACHE = "public, max-age=31536000, immutable"
 
 
 @router.get("/assets/{name}")

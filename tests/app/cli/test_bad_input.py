@@ -2,7 +2,6 @@
 
 import shlex
 from pathlib import Path
-from typing import Final
 
 import pytest
 
@@ -10,16 +9,16 @@ from tests.builders import pod, write_list
 from tests.worlds.command_line import Run
 from tests.worlds.predicted_clusters import growing_class, node, running
 
-CLUSTER: Final = "examples/policies/cluster.yaml"
-PROGRAM: Final = "longhorn-extender: "
-MISSING: Final = "the name of a pod is missing; see --help"
-_WATCH: Final = ("schedule", "--watch", "--scheduler-name", "x")
-_DISKS: Final = ("disk-schedule", "--port", "0")
-_POLICY: Final = ("schedule", "--snapshot", CLUSTER, "--policy", "examples/policies/default.json")
-_URL: Final = ("decisions", "--url", "http://127.0.0.1:1")
-_TLS: Final = ("decisions", "--url", "https://a")
+CLUSTER = "examples/policies/cluster.yaml"
+PROGRAM = "longhorn-extender: "
+MISSING = "the name of a pod is missing; see --help"
+_WATCH = ("schedule", "--watch", "--scheduler-name", "x")
+_DISKS = ("disk-schedule", "--port", "0")
+_POLICY = ("schedule", "--snapshot", CLUSTER, "--policy", "examples/policies/default.json")
+_URL = ("decisions", "--url", "http://127.0.0.1:1")
+_TLS = ("decisions", "--url", "https://a")
 # Of a snapshot with the nodes a and b and the pod db-0.
-PREDICTIONS: Final = (
+PREDICTIONS = (
     ("what-if --drain x", "there is no node x"),
     ("what-if --drain ,", "--drain: the name of a node is missing"),
     ("what-if --lose region=x", "--lose region=x: expected NODE, NODE/DISK or zone=NAME"),
@@ -73,7 +72,7 @@ PREDICTIONS: Final = (
     ("top --watch", f"{PROGRAM}--watch needs a terminal; leave it out, or repeat the command\n"),
     ("waiting --watch -o yaml", f"{PROGRAM}--watch shows a table; it cannot be combined with --output\n"),
 )
-OTHERS: Final = (
+OTHERS = (
     (("explain", "--kubeconfig", "none"), "there is no file none"),
     (("explain", "--pods"), "No such option: --pods"),
     (("nothing",), "No such command 'nothing'"),

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Final
 
 import grimp
 import pytest
@@ -14,22 +13,13 @@ import pytest
 from app.cli.commands import COMMANDS, LOGGING, completions, load_command
 from tests.worlds.command_line import Run
 
-ROOT: Final = Path(__file__).parents[3]
-EXAMPLE: Final = "examples/mixed-cluster/snapshot.yaml"
-NAMES: Final = [name for group in COMMANDS.values() for name in group]
-SERVING: Final = {"serve", "disk-schedule"}
+ROOT = Path(__file__).parents[3]
+EXAMPLE = "examples/mixed-cluster/snapshot.yaml"
+NAMES = [name for group in COMMANDS.values() for name in group]
+SERVING = {"serve", "disk-schedule"}
 # What is slow to import.
-SLOW: Final = (
-    "fastapi",
-    "kubernetes",
-    "aiohttp",
-    "uvicorn",
-    "structlog",
-    "cryptography",
-    "jinja2",
-    "prometheus_client",
-)
-_IMPORTED: Final = """
+SLOW = ("fastapi", "kubernetes", "aiohttp", "uvicorn", "structlog", "cryptography", "jinja2", "prometheus_client")
+_IMPORTED = """
 import sys
 from app.cli.main import main
 try:
@@ -39,7 +29,7 @@ finally:
 """
 
 
-_STARTED: Final = """
+_STARTED = """
 from app.cli.main import main
 print("started", flush=True)
 main()
@@ -134,7 +124,7 @@ def test_explain_imports_what_it_shows() -> None:
     assert not any(name.startswith("app.cli.") and "explain" not in name for name in modules - _SHARED)
 
 
-_SHARED: Final = {
+_SHARED = {
     f"app.cli.{name}" for name in ("main", "commands", "options", "cluster_source", "render", "escaping_console")
 }
 

@@ -4,14 +4,13 @@ import re
 import shlex
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
 
 import pytest
 
 from tests.worlds.command_line import Run
 
-ROOT: Final = Path(__file__).parents[3]
-PAGES: Final = {
+ROOT = Path(__file__).parents[3]
+PAGES = {
     "README.md": 1,
     "docs/planning.md": 4,
     "docs/what-if.md": 1,
@@ -25,7 +24,7 @@ PAGES: Final = {
     "examples/plugin/README.md": 1,
 }
 # Of a snapshot, or without a source of their own.
-BLOCKS: Final = {
+BLOCKS = {
     page: re.findall(
         r"```console\n\$ (?:\.venv/bin/)?longhorn-extender ([^\n]*--snapshot [^\n]*)\n(.*?)```",
         (ROOT / page).read_text(),
@@ -33,7 +32,7 @@ BLOCKS: Final = {
     )
     for page in PAGES
 }
-SHOWN: Final = [
+SHOWN = [
     pytest.param(*block, id=f"{page} {block[0].split()[0]}") for page, blocks in BLOCKS.items() for block in blocks
 ]
 

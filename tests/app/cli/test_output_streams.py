@@ -6,7 +6,7 @@ import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
 import structlog
@@ -21,11 +21,11 @@ from tests.worlds.predicted_clusters import stateful_set
 from tests.worlds.service import EXTENDER, serve_snapshot
 from tests.worlds.two_nodes import database_pod, two_nodes
 
-ROOT: Final = Path(__file__).parents[3]
-CLUSTER: Final = "examples/policies/cluster.yaml"
-POLICY: Final = {"predicates": [{"name": "PodFitsResources"}], "priorities": [], "odd": 1}
+ROOT = Path(__file__).parents[3]
+CLUSTER = "examples/policies/cluster.yaml"
+POLICY = {"predicates": [{"name": "PodFitsResources"}], "priorities": [], "odd": 1}
 # By command; SNAPSHOT and POLICY are files that cause warnings.
-FILE_COMMANDS: Final[dict[str, tuple[str, ...]]] = {
+FILE_COMMANDS: dict[str, tuple[str, ...]] = {
     "explain": ("--snapshot", "SNAPSHOT"),
     "top": ("--snapshot", "SNAPSHOT"),
     "waiting": ("--snapshot", "SNAPSHOT"),
@@ -37,9 +37,9 @@ FILE_COMMANDS: Final[dict[str, tuple[str, ...]]] = {
     "schedule": ("--snapshot", "SNAPSHOT", "--policy", "POLICY"),
     "policy check": ("POLICY",),
 }
-OTHER_COMMANDS: Final = {"scheduler-config", "snapshot", "doctor", "decisions"}
+OTHER_COMMANDS = {"scheduler-config", "snapshot", "doctor", "decisions"}
 # They print no result, and their log is on standard output.
-SERVING: Final = {"serve", "disk-schedule"}
+SERVING = {"serve", "disk-schedule"}
 
 
 def commands() -> dict[str, Any]:

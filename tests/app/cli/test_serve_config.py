@@ -3,7 +3,7 @@
 import json
 import re
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
 import yaml
@@ -13,8 +13,8 @@ from app.cli.serve import config_key
 from scheduler_core.decide import extender_settings
 from tests.worlds.command_line import Run
 
-ROOT: Final = Path(__file__).parents[3]
-MAX_SHOWN: Final = 14
+ROOT = Path(__file__).parents[3]
+MAX_SHOWN = 14
 
 
 def parameters(file: Path, *arguments: str) -> dict[str, Any]:

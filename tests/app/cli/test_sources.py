@@ -2,16 +2,15 @@
 
 import json
 from pathlib import Path
-from typing import Final
 
 import pytest
 
 from tests.builders import storage_class
 from tests.worlds.command_line import Run
 
-PREDICTIONS: Final = (("what-if",), ("headroom", "sts/db"), ("maintenance",), ("remedies", "db-0"), ("rebalance",))
-FILE: Final = "examples/mixed-cluster/snapshot.yaml"
-COMMANDS: Final = (*PREDICTIONS, ("top",), ("waiting",), ("explain",))
+PREDICTIONS = (("what-if",), ("headroom", "sts/db"), ("maintenance",), ("remedies", "db-0"), ("rebalance",))
+FILE = "examples/mixed-cluster/snapshot.yaml"
+COMMANDS = (*PREDICTIONS, ("top",), ("waiting",), ("explain",))
 
 
 def _outcome(run: Run, command: tuple[str, ...], file: Path | str) -> tuple[int, str, str]:

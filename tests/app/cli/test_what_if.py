@@ -215,11 +215,7 @@ def test_a_workload_without_a_number_of_pods_keeps_it(run: Run, tmp_path: Path) 
         del workload["spec"]["replicas"]
     manifest = write_list(tmp_path / "applied.json", *applied)
     result = run("what-if", "--snapshot", file, "--apply", manifest, "--lose", "a", "-o", "json")
-    assert [entry["pod"] for entry in result.answer["pods"]] == [
-        "default/db-0",
-        "default/db-1",
-        "default/web-0",
-    ]
+    assert [entry["pod"] for entry in result.answer["pods"]] == ["default/db-0", "default/db-1", "default/web-0"]
 
 
 def test_a_source_without_controllers_says_so(run: Run, tmp_path: Path) -> None:

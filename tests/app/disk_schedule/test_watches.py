@@ -101,8 +101,7 @@ async def test_an_unchanged_object_wakes_no_controller() -> None:
 async def test_an_unreadable_replica_that_is_deleted_wakes_its_controller_and_the_mirror_of_its_disks() -> None:
     deleted = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
     keys = await reconciled_keys(
-        lambda world: world.unreadable_replica("r", **deleted),
-        before=lambda world: world.unreadable_replica("r"),
+        lambda world: world.unreadable_replica("r", **deleted), before=lambda world: world.unreadable_replica("r")
     )
     assert keys == {("replica", "r"), ("mirror", "n-disk-1")}
 
@@ -110,8 +109,7 @@ async def test_an_unreadable_replica_that_is_deleted_wakes_its_controller_and_th
 async def test_an_unreadable_image_that_is_deleted_wakes_the_mirror_of_its_disks() -> None:
     bad = {"metadata": {"name": "i"}, "spec": {}, "status": {"realSize": -1}}
     keys = await reconciled_keys(
-        lambda world: world.watches.images.change("i", None),
-        before=lambda world: put(world.watches.images, bad),
+        lambda world: world.watches.images.change("i", None), before=lambda world: put(world.watches.images, bad)
     )
     assert keys == {("backing-image", "i"), ("volume", "v"), ("mirror", "n-disk-1"), ("orphan", "backing image/i")}
 

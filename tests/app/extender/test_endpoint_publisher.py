@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any, Final
+from typing import Any
 
 import pytest
 
@@ -15,7 +15,7 @@ from tests.control_plane import ControlPlane
 
 pytestmark = [pytest.mark.e2e]
 
-NAME: Final = EXTENDER.name
+NAME = EXTENDER.name
 _numbers = itertools.count()
 
 

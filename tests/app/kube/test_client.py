@@ -23,16 +23,7 @@ from aiohttp import web
 from app.kube.client import ApiError, CallLimits, ConnectError, KubeClient, create_owned
 from app.kube.resources import LEASES
 from devcluster.pki import CertificateAuthority
-from tests.worlds.fake_api import (
-    KUBECONFIG,
-    FakeApi,
-    connect_client,
-    failing,
-    sending,
-    serve,
-    silent,
-    write_kubeconfig,
-)
+from tests.worlds.fake_api import KUBECONFIG, FakeApi, connect_client, failing, sending, serve, silent, write_kubeconfig
 from tests.worlds.stopwatch import Stopwatch
 
 PATH = "/api/v1/nodes"

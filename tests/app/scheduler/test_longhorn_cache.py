@@ -22,12 +22,7 @@ from scheduler_core.values import replace
 from tests.builders import NOW
 from tests.worlds.cluster_cache import path_of
 from tests.worlds.fake_api import Object, until
-from tests.worlds.scheduler import (
-    RecordingQueue,
-    running_scheduler_with_policy_file,
-    unwatched_cache,
-    write_policy,
-)
+from tests.worlds.scheduler import RecordingQueue, running_scheduler_with_policy_file, unwatched_cache, write_policy
 from tests.worlds.scheduling_api import PODS, SCHEDULER_NAME, LonghornApi
 
 KEY = ("shop", "web")

@@ -1,6 +1,6 @@
 """Models are read by the paths that their fields carry."""
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import msgspec
 import pytest
@@ -38,8 +38,8 @@ class _Extended(Struct, frozen=True):
     whole: _Whole = _Whole()
 
 
-_FIELDS: Final = Fields("Thing", _Model)
-_NAMED: Final = {"name": "a", "namespace": "shop"}
+_FIELDS = Fields("Thing", _Model)
+_NAMED = {"name": "a", "namespace": "shop"}
 
 
 @pytest.mark.parametrize(

@@ -23,13 +23,7 @@ from scheduler_core.disk_schedule.reconcile import (
     sync_disks,
 )
 from scheduler_core.disk_schedule.writes import set_requirement
-from scheduler_core.model.disk_schedule import (
-    DiskSchedule,
-    DiskScheduleSpec,
-    DiskScheduleStatus,
-    Fault,
-    RequestKind,
-)
+from scheduler_core.model.disk_schedule import DiskSchedule, DiskScheduleSpec, DiskScheduleStatus, Fault, RequestKind
 from scheduler_core.model.kube import Condition, condition
 from scheduler_core.model.longhorn import BackingImage, Disk, Node, Replica
 from scheduler_core.values import replace

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import yaml
 
@@ -22,14 +22,14 @@ from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import Reason
 from tests.worlds.policy_rules import decide
 
-ROOT: Final = Path(__file__).parents[3]
-POLICIES: Final = ROOT / "examples" / "policies"
-DOCUMENT: Final = ROOT / "docs" / "generic-scheduler.md"
-SAMPLES: Final = ("default", "region-zone-rack", "city-building-room", "require-region", "combined")
-LEVELS: Final = ("region", "zone", "rack", "city", "building", "room")
-_MARKED: Final = re.compile(r"<!-- table: ([a-z-]+) -->.*?<!-- end -->", re.DOTALL)
+ROOT = Path(__file__).parents[3]
+POLICIES = ROOT / "examples" / "policies"
+DOCUMENT = ROOT / "docs" / "generic-scheduler.md"
+SAMPLES = ("default", "region-zone-rack", "city-building-room", "require-region", "combined")
+LEVELS = ("region", "zone", "rack", "city", "building", "room")
+_MARKED = re.compile(r"<!-- table: ([a-z-]+) -->.*?<!-- end -->", re.DOTALL)
 
-GI: Final = 1024**3
+GI = 1024**3
 
 
 def policy(name: str) -> Policy:
@@ -90,7 +90,7 @@ def cluster_table() -> str:
 
 # A pod with two volumes of 100Gi, one of them new, on six nodes: a home of the other, even and uneven disks, safe in every order but
 # not on outdated status, order-unsafe, and full.
-FACTS: Final = LonghornFacts(
+FACTS = LonghornFacts(
     {
         "home-of-one": NodeFacts(
             Reason.ROOM, True, 100 * GI, (DiskFacts(500 * GI, 300 * GI), DiskFacts(500 * GI, 250 * GI)), stale_safe=True
@@ -134,7 +134,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
 
 
-TABLES: Final[dict[str, Callable[[], str]]] = {
+TABLES: dict[str, Callable[[], str]] = {
     "cluster": cluster_table,
     "longhorn": longhorn_table,
     **{name: (lambda name=name: sample_table(name)) for name in SAMPLES},  # type: ignore[misc]

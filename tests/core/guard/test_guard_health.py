@@ -11,13 +11,7 @@ BYPASSED = Observation.BYPASSED
 TAMPERED = Observation.TAMPERED
 UNPLACED = Replica("r", "vol", 10)
 ON_A = replace(
-    UNPLACED,
-    node_id="n",
-    disk_id="a",
-    disk_path="/a/",
-    node_label="n",
-    disk_label="a",
-    reviewed_place="n/a/a/",
+    UNPLACED, node_id="n", disk_id="a", disk_path="/a/", node_label="n", disk_label="a", reviewed_place="n/a/a/"
 )
 
 

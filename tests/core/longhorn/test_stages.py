@@ -60,10 +60,7 @@ NODE_STATES: Cases = {
     ),
     "scheduling disabled": ({"fields": {"allow_scheduling": False}}, Rule.NODE_SCHEDULING_DISABLED),
     "node eviction is not looked at": ({"fields": {"eviction_requested": True}}, None),
-    "deleting first": (
-        {"fields": {"deleting": True, "allow_scheduling": False, "conditions": ()}},
-        Rule.NODE_DELETING,
-    ),
+    "deleting first": ({"fields": {"deleting": True, "allow_scheduling": False, "conditions": ()}}, Rule.NODE_DELETING),
     "hard node affinity to it": ({"affinity": "n1"}, None),
     "hard node affinity to another": ({"affinity": "n2"}, Rule.HARD_NODE_AFFINITY),
 }
