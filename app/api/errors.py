@@ -15,13 +15,12 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from app.memory_budget import BudgetExceededError, SlowBodyError
-from app.runtime.connections import CallerLog, owner_of
-from app.runtime.probes import CallerGoneError, SwitchedOffError, UnavailableError
+from app.runtime import connections, probes
 from app.schemas.decision import ErrorAnswer, value_problem
 
 log = structlog.get_logger("http")
 # Of refusals and hang-ups.
-caller_log = CallerLog(log)
+caller_log = connections.CallerLog(log)
 FILTER_PATH = "/filter"
 _NO_NODES: Mapping[str, object] = {
     "Nodes": None,
@@ -42,7 +41,7 @@ class BodyTooLargeError(RequestError):
 
 
 def _client(request: Request) -> str:
-    return owner_of(request.client.host) if request.client else ""
+    return connections.owner_of(request.client.host) if request.client else ""
 
 
 def install_error_handlers(app: FastAPI) -> None:
@@ -76,20 +75,20 @@ def install_error_handlers(app: FastAPI) -> None:
         caller_log.warning("refused request", client=_client(request), path=path, status=status, error=problem)
         return JSONResponse({"error": problem}, status, headers=headers)
 
-    @app.exception_handler(UnavailableError)
-    async def unavailable(request: Request, error: UnavailableError) -> JSONResponse:
+    @app.exception_handler(probes.UnavailableError)
+    async def unavailable(request: Request, error: probes.UnavailableError) -> JSONResponse:
         caller_log.info("refused question", client=_client(request), path=request.url.path, why=str(error))
         # A new connection may reach the process that answers.
         headers = {**_CLOSE, **_RETRY}
         # An extender that is switched off is in no EndpointSlice: kube-scheduler does not reach it.
-        if request.url.path == FILTER_PATH and not isinstance(error, SwitchedOffError):
+        if request.url.path == FILTER_PATH and not isinstance(error, probes.SwitchedOffError):
             # kube-scheduler puts this text into the pod's event; of any status but 200 it shows the number alone. For both it fails the
             # attempt, or goes on without the extender if that is ignorable (findNodesThatPassExtenders).
             return JSONResponse({**_NO_NODES, "Error": str(error)}, headers=headers)
         return JSONResponse({"error": str(error)}, 503, headers=headers)
 
-    @app.exception_handler(CallerGoneError)
-    async def lost_caller(request: Request, error: CallerGoneError) -> JSONResponse:
+    @app.exception_handler(probes.CallerGoneError)
+    async def lost_caller(request: Request, error: probes.CallerGoneError) -> JSONResponse:
         caller_log.info("caller has gone", client=_client(request), path=request.url.path, error=str(error))
         return JSONResponse({"error": "the caller hung up"}, 499)
 

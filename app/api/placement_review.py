@@ -12,8 +12,7 @@ import structlog
 from fastapi import APIRouter, FastAPI, Request, Response
 from msgspec import Struct
 
-from app.api.dependencies import RequestLease, read_body
-from app.api.errors import RequestError, install_error_handlers
+from app.api import dependencies, errors
 from app.extender.guard import PlacementGuard
 from app.extender.metrics import Metrics
 from app.memory_budget import MemoryBudget
@@ -50,19 +49,19 @@ def guard_application(state: AdmissionState) -> FastAPI:
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     app.state.services = state
     app.include_router(router)
-    install_error_handlers(app)
+    errors.install_error_handlers(app)
     return app
 
 
 @router.post(PATH)
-async def review(request: Request, lease: RequestLease) -> Response:
+async def review(request: Request, lease: dependencies.RequestLease) -> Response:
     """Answers one AdmissionReview."""
     state: AdmissionState = request.app.state.services
     try:
-        body = await read_body(request, MAX_BODY, lease)
+        body = await dependencies.read_body(request, MAX_BODY, lease)
         lease.charge(_DECODED_FACTOR * len(body))
         asked = _decode_review(body)
-    except RequestError:
+    except errors.RequestError:
         state.metrics.guard_reviews.count("refused")
         raise
     answer = admission.admission_response(asked.uid, await _review(state, asked))
@@ -75,11 +74,11 @@ def _decode_review(body: bytearray) -> admission.AdmissionRequest:
     try:
         return admission.admission_request(msgspec.json.decode(body))
     except RecursionError as error:
-        raise RequestError("the body is nested too deeply") from error
+        raise errors.RequestError("the body is nested too deeply") from error
     except msgspec.DecodeError as error:
-        raise RequestError(f"the body is not JSON: {error}") from error
+        raise errors.RequestError(f"the body is not JSON: {error}") from error
     except ObjectError as error:
-        raise RequestError(str(error)) from error
+        raise errors.RequestError(str(error)) from error
 
 
 async def _review(state: AdmissionState, asked: admission.AdmissionRequest) -> admission.JsonPatch:

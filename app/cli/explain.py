@@ -26,14 +26,8 @@ from app.cli.options import namespace_option, now
 from app.cli.render import NO, YES, Cell, Console, ExplainOutput, document, show, warn
 from app.schemas.decision import NodeAnswer, VolumeAnswer, disk_names, explain_answer
 from scheduler_core.cluster.view import View
-from scheduler_core.decide.decision import NO_CONTENDERS, Competing, FilterOptions
+from scheduler_core.decide import decision, kube_scheduler_filters
 from scheduler_core.decide.explain import explain_nodes
-from scheduler_core.decide.kube_scheduler_filters import (
-    PluginRefusal,
-    compares_resources,
-    kube_scheduler_refusals,
-    pod_claims,
-)
 from scheduler_core.errors import CoreError, ResolutionError
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.model.quantity import format_bytes, format_count, natural_key
@@ -143,7 +137,7 @@ def explain(
         raise typer.Exit(DOES_NOT_FIT)
 
 
-def _remedies(pod: ExplainedPod, source: ClusterSource, options: FilterOptions, limit: int) -> dict[str, Any]:
+def _remedies(pod: ExplainedPod, source: ClusterSource, options: decision.FilterOptions, limit: int) -> dict[str, Any]:
     from app.cli.remedies import cheapest_remedies
 
     remedies = cheapest_remedies(pod, source, options, limit)
@@ -158,7 +152,7 @@ class _Question:
         source: ClusterSource,
         snapshot: Snapshot,
         nodes: list[str] | None,
-        options: FilterOptions,
+        options: decision.FilterOptions,
         *,
         alone: bool,
         all_nodes: bool,
@@ -168,7 +162,7 @@ class _Question:
         self._options = options
         self._all_nodes = all_nodes
         self._state = ClusterState.of(View.of(snapshot, now()))
-        self._contenders = NO_CONTENDERS if alone else Competing.without_offers(self._state)
+        self._contenders = decision.NO_CONTENDERS if alone else decision.Competing.without_offers(self._state)
 
     def ask(self, pod: ExplainedPod) -> dict[str, Any]:
         """Returns the explanation of a pod, which has an error if an object that the pod names does not exist or contradicts
@@ -181,8 +175,8 @@ class _Question:
         candidates = sorted(set(self._nodes or snapshot.nodes or snapshot.longhorn_nodes), key=natural_key)
         refusals = {}
         if not self._all_nodes:
-            claims = pod_claims(pod.pod, snapshot, self._objects.affinities)
-            refusals = kube_scheduler_refusals(pod.pod, candidates, cluster, claims)
+            claims = kube_scheduler_filters.pod_claims(pod.pod, snapshot, self._objects.affinities)
+            refusals = kube_scheduler_filters.kube_scheduler_refusals(pod.pod, candidates, cluster, claims)
         admitted = [name for name in candidates if name not in refusals]
         groups = [names for names in (admitted, list(refusals)) if names] or [[]]
         try:
@@ -206,7 +200,7 @@ class _Question:
             pod,
             volumes=answers[0].volumes,
             skippedClaims=answers[0].skipped_claims,
-            resourcesCompared=self._all_nodes or not asked or compares_resources(cluster),
+            resourcesCompared=self._all_nodes or not asked or kube_scheduler_filters.compares_resources(cluster),
             nodes=nodes,
         )
 
@@ -232,7 +226,12 @@ def _fitting(answer: dict[str, Any]) -> list[str]:
 
 
 def _node_data(
-    name: str, longhorn: NodeAnswer, disks: Mapping[str, str], refusal: PluginRefusal | None, *, asked: bool
+    name: str,
+    longhorn: NodeAnswer,
+    disks: Mapping[str, str],
+    refusal: kube_scheduler_filters.PluginRefusal | None,
+    *,
+    asked: bool,
 ) -> dict[str, Any]:
     """Returns what JSON has of a node: it fits if kube-scheduler's own plugins, if `asked`, admit it and Longhorn's disks have
     room. `refusal` is that of the first plugin; `disks` are names by UUID.

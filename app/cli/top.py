@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from msgspec import Struct
 
-from app.cli import cluster_source, options
-from app.cli.render import Cell, Console, ListOutput, Refreshing, document
+from app.cli import cluster_source, options, render
 from app.settings import BestEffort
 from scheduler_core import errors, values
 from scheduler_core.cluster.view import View
@@ -66,10 +65,10 @@ def top(
     ] = None,
     group_by: Annotated[Group | None, typer.Option(help="Rows of one zone together, with its sum.")] = None,
     limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="The most rows; default: all.")] = None,
-    refreshing: Refreshing,
+    refreshing: render.Refreshing,
     output: Annotated[
-        ListOutput, typer.Option("--output", "-o", help="How to print; name prints the nodes.")
-    ] = ListOutput.TABLE,
+        render.ListOutput, typer.Option("--output", "-o", help="How to print; name prints the nodes.")
+    ] = render.ListOutput.TABLE,
     best_effort: options.BestEffortOption = BestEffort.REQUIRE,
     query: cluster_source.Query,
 ) -> None:
@@ -99,7 +98,7 @@ def top(
             "count": len(items),
             "items": items[:limit],
         }
-        return document("NodeUsageList" if subject is Subject.NODES else "DiskUsageList", data)
+        return render.document("NodeUsageList" if subject is Subject.NODES else "DiskUsageList", data)
 
     refreshing.show(
         read,
@@ -172,7 +171,7 @@ class _Layout(Struct, frozen=True):
     bar: int = 0  # width of the bars; 0 for none
 
     @classmethod
-    def of(cls, answer: dict[str, Any], console: Console, *, grouped: bool) -> "_Layout":
+    def of(cls, answer: dict[str, Any], console: render.Console, *, grouped: bool) -> "_Layout":
         """Returns the layout for a console; bars are as wide as the other columns leave."""
         if not console.is_terminal:
             return cls(reasons=True, state_width=None, letters=_LETTERS, grouped=grouped)
@@ -182,7 +181,7 @@ class _Layout(Struct, frozen=True):
         return values.replace(without_bar, bar=min(width, _MAX_BAR) if width >= _MIN_BAR else 0)
 
 
-def print_usage(answer: dict[str, Any], console: Console, *, grouped: bool) -> None:
+def print_usage(answer: dict[str, Any], console: render.Console, *, grouped: bool) -> None:
     """Prints the cluster's numbers, then one row per node or disk. On a terminal a bar fills the width that is left.
     Grouped rows have a line with the sum of their zone.
     """
@@ -214,7 +213,7 @@ def print_usage(answer: dict[str, Any], console: Console, *, grouped: bool) -> N
         console.write(f"{answer['count'] - len(answer['items'])} more; see --limit")
 
 
-def _full_width(table: "rich_table.Table", console: Console) -> int:
+def _full_width(table: "rich_table.Table", console: render.Console) -> int:
     return console.measure(table, options=console.options.update(max_width=_UNLIMITED_WIDTH)).maximum
 
 
@@ -232,7 +231,7 @@ def _count(number: int, singular: str, plural: str) -> str:
     return format_count(number, singular, plural) if number else f"no {plural}"
 
 
-def _usage_table(answer: dict[str, Any], layout: _Layout, console: Console) -> "rich_table.Table":
+def _usage_table(answer: dict[str, Any], layout: _Layout, console: render.Console) -> "rich_table.Table":
     of_nodes = answer["kind"] == "NodeUsageList"
     names = ("NODE", "ZONE", "STATE", "DEMAND") if of_nodes else ("NODE", "DISK", "ZONE", "STATE")
     table = console.table_of(names)
@@ -252,7 +251,7 @@ def _usage_table(answer: dict[str, Any], layout: _Layout, console: Console) -> "
     return table
 
 
-def _node_cells(node: dict[str, Any], layout: _Layout) -> list[Cell]:
+def _node_cells(node: dict[str, Any], layout: _Layout) -> list[render.Cell]:
     condition = node["condition"]
     reason = node["closedBy"] if layout.reasons and condition != node_rows.NodeCondition.NOT_READY.text else ""
     state = f"{condition}: {reason}" if reason else condition
@@ -260,19 +259,19 @@ def _node_cells(node: dict[str, Any], layout: _Layout) -> list[Cell]:
     return [node["node"], node["zone"] or "-", (state, _CONDITION_STYLES.get(condition, "red")), demand]
 
 
-def _disk_cells(disk: dict[str, Any], layout: _Layout) -> list[Cell]:
+def _disk_cells(disk: dict[str, Any], layout: _Layout) -> list[render.Cell]:
     closed = disk["closedBy"]
     state = (closed if layout.reasons else "closed", "red") if closed else ("open", "green")
     return [disk["node"], disk["disk"], disk["zone"] or "-", state]
 
 
-def _space_cells(space: Mapping[str, int], layout: _Layout) -> list[Cell]:
+def _space_cells(space: Mapping[str, int], layout: _Layout) -> list[render.Cell]:
     sizes = (space[key] for key in ("written", "scheduled", "promised", "free", "reserved", "maximum"))
-    cells: list[Cell] = [(format_bytes(size), "red" if size < 0 else "") for size in sizes]
+    cells: list[render.Cell] = [(format_bytes(size), "red" if size < 0 else "") for size in sizes]
     return [*cells, _bar(space, layout)] if layout.bar else cells
 
 
-def _bar(space: Mapping[str, int], layout: _Layout) -> Cell:
+def _bar(space: Mapping[str, int], layout: _Layout) -> render.Cell:
     """Returns a bar of a disk, whose whole width is the disk's size, or what it holds and takes if that is more."""
     sizes = [max(0, space[part]) for part in _PARTS]
     total = max(space["maximum"], sum(sizes), 1)

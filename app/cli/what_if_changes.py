@@ -4,10 +4,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from app.cli import cluster_source
-from app.cli.options import positive_bytes
-from app.kube.resources import Resource
-from app.kube.snapshot_file import is_file, pod_in_file, read_from, read_objects
+from app.cli import cluster_source, options
+from app.kube import resources, snapshot_file
 from scheduler_core.convert import kubectl, snapshot_kinds
 from scheduler_core.convert.generic import NODE, SCHEDULED_POD
 from scheduler_core.convert.snapshot_kinds import WORKLOADS as WORKLOAD_KINDS
@@ -51,13 +49,13 @@ class ChangeReader:
                 return [partial(cluster_changes.set_setting, name=name, value=value)]
             case "expand":
                 name, value = _assignment(text, "--expand", "CLAIM=SIZE")
-                size = positive_bytes(value, f"--expand {text}")
+                size = options.positive_bytes(value, f"--expand {text}")
                 return [partial(cluster_changes.expand, key=self._key(name), size=size)]
             case "add_node":
                 return [self._add_node(text)]
             case "add_disk":
                 name, value = _assignment(text, "--add-disk", "NODE=SIZE")
-                size = positive_bytes(value, f"--add-disk {text}")
+                size = options.positive_bytes(value, f"--add-disk {text}")
                 return [partial(cluster_additions.add_disk, node_name=name, size=size)]
             case _:
                 return self._apply(text)
@@ -80,7 +78,7 @@ class ChangeReader:
             like = sorted(node.name for node in nodes if node.ready and node.schedulable and node.disks)[:1]
             if not like:
                 raise CoreError(f"--add-node {text}: no Longhorn node is ready; name one with like=NODE")
-        sizes = tuple(positive_bytes(size, f"--add-node {text}") for size in values.pop("disks", []))
+        sizes = tuple(options.positive_bytes(size, f"--add-node {text}") for size in values.pop("disks", []))
         if values or len(like) != 1 or len(counts) != 1:
             raise CoreError(f"--add-node {text}: expected like=NODE, count=N and disks=SIZE,SIZE")
         count = _count(counts[0], f"--add-node {text}")
@@ -105,22 +103,22 @@ class ChangeReader:
         nodes: list[generic.Node] = []
         pods: list[kube.Pod] = []
         scales: list[Change] = []
-        for kind, group, listed in read_objects(text):
+        for kind, group, listed in snapshot_file.read_objects(text):
             entry = snapshot_kinds.KINDS.get((group, kind))
             raw = kubectl.with_namespace(listed, self._namespace) if kind in _NAMESPACED else listed
             if kind in cluster_additions.MEMBER_NAMES:
-                scales.append(read_from(text, partial(self._apply_workload, kind, raw)))
+                scales.append(snapshot_file.read_from(text, partial(self._apply_workload, kind, raw)))
             elif kind == "Pod":
-                pods.append(read_from(text, partial(_pod, raw)))
+                pods.append(snapshot_file.read_from(text, partial(_pod, raw)))
             elif kind in WORKLOAD_KINDS:
                 raise CoreError(f"--apply {text}: objects of kind {kind} cannot be predicted")
             elif entry is None:
                 self.skipped[f"--apply {text}: objects of kind {kind} are not read"] = None
             else:
-                key, value = read_from(text, partial(entry.read, raw))
+                key, value = snapshot_file.read_from(text, partial(entry.read, raw))
                 objects[entry.field, key] = value
             if (kind, group) == ("Node", ""):
-                nodes.append(read_from(text, partial(NODE.read, raw)))
+                nodes.append(snapshot_file.read_from(text, partial(NODE.read, raw)))
         return [partial(cluster_additions.apply_objects, objects=objects, nodes=nodes, pods=pods), *scales]
 
     def _apply_workload(self, kind: str, raw: Any) -> Change:
@@ -180,7 +178,7 @@ def workload_of(kind: str, raw: Any) -> cluster_additions.Workload:
 
 
 def named_workload(
-    resource: Resource, name: str, namespace: str, source: cluster_source.ClusterSource
+    resource: resources.Resource, name: str, namespace: str, source: cluster_source.ClusterSource
 ) -> cluster_additions.Workload:
     """Returns a workload of the cluster; one that a snapshot file lacks is read from one of its pods. Raises a
     CoreError if there is no such workload.
@@ -221,10 +219,10 @@ def pod_template(
     argument is what `explain` takes: a file, a workload such as ``sts/NAME``, or the name of a pod. Raises a CoreError
     if there is none, or it is of a DaemonSet, whose pods no scheduler distributes.
     """
-    if is_file(text):
-        pod, snapshot, (kind, raw) = pod_in_file(text, source.snapshot)
+    if snapshot_file.is_file(text):
+        pod, snapshot, (kind, raw) = snapshot_file.pod_in_file(text, source.snapshot)
         if kind != _POD:
-            return read_from(text, lambda: _require_no_daemon_set(text, workload_of(kind, raw))), snapshot
+            return snapshot_file.read_from(text, lambda: _require_no_daemon_set(text, workload_of(kind, raw))), snapshot
         return _workload_of_member(_POD, pod.name, pod, snapshot), snapshot
     prefix, _, name = text.partition("/")
     if not text or text.endswith("/"):

@@ -5,10 +5,9 @@ reconciles where copies of a backing image are made, and requests for their spac
 
 from collections.abc import Collection, Iterable, Mapping
 
+from app.disk_schedule import watches, writer
 from app.disk_schedule.controller import Controller
 from app.disk_schedule.informer import ImageObject, InformerObject, Version, VolumeObject, condition_of
-from app.disk_schedule.watches import readable
-from app.disk_schedule.writer import ReadObjects
 from app.kube.resources import LONGHORN_BACKING_IMAGES, LONGHORN_REPLICAS, LONGHORN_VOLUMES
 from app.runtime.work_queue import Requeue
 from scheduler_core import errors, values
@@ -90,7 +89,7 @@ class VolumeController(Controller):
         known = (self.cache.replicas.get(name) for name in sorted(self.cache.disks.replicas_of(key)))
         replicas = [each for each in known if each is not None]
         decision, read_objects = self._decide(schedules, cached, replicas)
-        disks_to_leave = _disks_to_leave(decision.writes, _places(replicas), readable(schedules))
+        disks_to_leave = _disks_to_leave(decision.writes, _places(replicas), watches.readable(schedules))
         if disks_to_leave or _needs_reading(decision.writes):
             for uuid in disks_to_leave:
                 await self.writer.read_schedule(uuid)
@@ -145,19 +144,19 @@ class VolumeController(Controller):
         cached_schedules: dict[str, InformerObject[DiskSchedule]],
         volume_object: InformerObject[VolumeObject],
         replica_objects: Iterable[InformerObject[Replica]],
-    ) -> tuple[VolumeDecision, ReadObjects]:
+    ) -> tuple[VolumeDecision, writer.ReadObjects]:
         raw = volume_object.raw
         volume = volume_object.value
         replicas = {each.name: each.value for each in replica_objects}
         objects = {(RequestKind.REPLICA, each.name): each.raw for each in replica_objects}
-        read_objects = ReadObjects(dict(cached_schedules), raw, objects)
+        read_objects = writer.ReadObjects(dict(cached_schedules), raw, objects)
         problem = _problem(volume, replicas)
         if isinstance(volume, Fault) or problem:
             wanted = disk_writes.unallocated_condition(disk_writes.UNREADABLE, problem)
             reported = condition_writes(condition_of(raw), wanted, self.context.timestamp)
             return VolumeDecision(reported), read_objects
         readable_replicas = tuple(each for each in replicas.values() if isinstance(each, Replica))
-        schedules = readable(cached_schedules)
+        schedules = watches.readable(cached_schedules)
         disks_without_schedule = {each.disk_id for each in readable_replicas if each.disk_id} - schedules.keys()
         requested = {name: self.cache.disks.disks_requesting(name) & schedules.keys() for name in replicas}
         cluster = _with_current_nodes(self.cache.cluster(), self.cache.nodes.all().values(), disks_without_schedule)
@@ -264,9 +263,9 @@ class ReplicaController(Controller):
             if isinstance(replica, Fault):
                 # It still shows whether it is being deleted.
                 replica = values.replace(Replica(key, ""), deleting=header(raw).deleting)
-            writes = disk_writes.release_replica(replica, readable(cached_schedules))
+            writes = disk_writes.release_replica(replica, watches.readable(cached_schedules))
             await self.writer.write_all(
-                writes, ReadObjects(cached_schedules, objects={(RequestKind.REPLICA, key): raw})
+                writes, writer.ReadObjects(cached_schedules, objects={(RequestKind.REPLICA, key): raw})
             )
         return None
 
@@ -321,9 +320,9 @@ class ImageController(Controller):
         raw = await self.writer.read(LONGHORN_BACKING_IMAGES, key)
         if raw is None:
             return None
-        snapshot = self._snapshot(raw, key, readable(cached_schedules))
+        snapshot = self._snapshot(raw, key, watches.readable(cached_schedules))
         decision = backing_images.decide_image(snapshot)
-        read_objects = ReadObjects(cached_schedules, objects={(RequestKind.BACKING_IMAGE, key): raw})
+        read_objects = writer.ReadObjects(cached_schedules, objects={(RequestKind.BACKING_IMAGE, key): raw})
         await self.writer.write_all(decision.writes, read_objects)
         if decision.shortage:
             self.context.record_event("BackingImage", raw, disk_writes.NO_DISK, decision.shortage, normal=False)

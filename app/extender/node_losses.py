@@ -19,8 +19,7 @@ import structlog
 from prometheus_client.core import Metric
 
 from app.evaluator import Evaluator
-from app.runtime.decision_thread import Urgency
-from app.runtime.probes import gauge_family
+from app.runtime import decision_thread, probes
 from scheduler_core.errors import CoreError
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.model.snapshot import Snapshot
@@ -102,11 +101,11 @@ class NodeLosses:
         # None if it cannot be predicted.
         try:
             make_cluster = partial(predicted_cluster.cluster_without_scheduling, self._read())
-            cluster = await self._evaluator.run(make_cluster, Urgency.IDLE, rest)
+            cluster = await self._evaluator.run(make_cluster, decision_thread.Urgency.IDLE, rest)
             # A seed is reproducible, not secret.
             orders = [random.Random(f"{name}/{number}").randrange for number in range(ORDERS)]  # noqa: S311
             predict = partial(node_loss.predict_node_loss, cluster, name, self._evaluator.options, orders)
-            return await self._evaluator.run(predict, Urgency.IDLE, rest)
+            return await self._evaluator.run(predict, decision_thread.Urgency.IDLE, rest)
         except CoreError as error:
             log.debug("cannot predict the loss of a node", node=name, problem=str(error))
         except Exception:
@@ -141,13 +140,13 @@ def capacity_metrics(state: ClusterState | None, *, with_disks: bool) -> Iterabl
     report = CapacityReport.of(state, with_disks=with_disks) if state is not None else _NO_DISKS
     if with_disks:
         yield from _disk_metrics(report.disks)
-    yield gauge_family(
+    yield probes.gauge_family(
         "node_demand_bytes",
         "Sizes of volumes that will take room on the node and have no replica there yet",
         ["node"],
         (([node], size) for node, size in report.demand.items()),
     )
-    yield gauge_family(
+    yield probes.gauge_family(
         "largest_fitting_volume_bytes",
         "The largest new volume of the StorageClass of which some node can take a replica",
         ["storage_class"],
@@ -157,7 +156,7 @@ def capacity_metrics(state: ClusterState | None, *, with_disks: bool) -> Iterabl
 
 def node_loss_metrics(outcomes: Mapping[str, node_loss.NodeLossOutcome]) -> Iterable[Metric]:
     """Returns whether each node can be lost for good, of those whose outcome is known."""
-    yield gauge_family(
+    yield probes.gauge_family(
         "node_safe_to_lose",
         "1 if the node can be lost for good: its pods with Longhorn volumes find other nodes, and no volume loses its data; "
         "otherwise 0",
@@ -169,14 +168,14 @@ def node_loss_metrics(outcomes: Mapping[str, node_loss.NodeLossOutcome]) -> Iter
 def _disk_metrics(disks: Sequence[DiskUsage]) -> Iterable[Metric]:
     for name, text in _DISK_SIZES.items():
         sizes = (((usage.node, usage.disk), getattr(usage, name)) for usage in disks)
-        yield gauge_family(f"disk_{name}_bytes", text, _DISK_LABELS, sizes)
-    yield gauge_family(
+        yield probes.gauge_family(f"disk_{name}_bytes", text, _DISK_LABELS, sizes)
+    yield probes.gauge_family(
         "disk_open",
         "1 if the disk takes new replicas of some size, otherwise 0",
         _DISK_LABELS,
         (((usage.node, usage.disk), usage.closed_by is None) for usage in disks),
     )
-    yield gauge_family(
+    yield probes.gauge_family(
         "disk_closed",
         "1 for each disk that takes no new replica; reason says why",
         (*_DISK_LABELS, "reason"),

@@ -24,16 +24,14 @@ from app.extender.nudger import Nudger
 from app.extender.offer_store import OfferStore
 from app.extender.placements import Placements
 from app.extender.watched_pods import WatchedPods
-from app.runtime import wait_at_most
-from app.runtime.probes import HungUp, UnavailableError, check_caller
+from app.runtime import probes, wait_at_most
 from scheduler_core.decide import offered_nodes
 from scheduler_core.decide.decision import NO_CONTENDERS, NO_SCORES, Competing, Contenders, Decision
 from scheduler_core.decide.extender_settings import ExtenderSettings
 from scheduler_core.errors import MissingObjectError, ResolutionError
 from scheduler_core.evaluation.competitors import NO_REQUESTER, ContentionQuery
 from scheduler_core.evaluation.contention import Contention, EquivalenceCache
-from scheduler_core.model.kube import Pod
-from scheduler_core.model.verdict import Reason
+from scheduler_core.model import kube, verdict
 from scheduler_core.offers import outstanding_offer
 from scheduler_core.offers.handover_record import HandoverRecord
 from scheduler_core.offers.ledger import Ledger, step
@@ -128,7 +126,7 @@ class Offers:
         return frozenset()
 
     async def decide(
-        self, pod: Pod, candidates: Sequence[str], hung_up: HungUp, scores: Mapping[str, int] = NO_SCORES
+        self, pod: kube.Pod, candidates: Sequence[str], hung_up: probes.HungUp, scores: Mapping[str, int] = NO_SCORES
     ) -> Decision:
         """Decides as `Decider.decide`, and offers the pod some of the fitting nodes."""
         if not pod.volumes:
@@ -146,7 +144,7 @@ class Offers:
                 self._no_request.set()
 
     async def _decide_in_time(
-        self, pod: Pod, candidates: Sequence[str], hung_up: HungUp, scores: Mapping[str, int]
+        self, pod: kube.Pod, candidates: Sequence[str], hung_up: probes.HungUp, scores: Mapping[str, int]
     ) -> Decision:
         if self._nudger is not None:
             self._nudger.note_request(pod)
@@ -160,10 +158,10 @@ class Offers:
             if not answer.waiting or remaining <= 0:
                 break
             await self._wait_for_outcome(remaining)
-            await check_caller(hung_up)
+            await probes.check_caller(hung_up)
         if answer.number:
             try:
-                await check_caller(hung_up)
+                await probes.check_caller(hung_up)
             except BaseException:
                 self._apply(outstanding_offer.Withdrawn(pod.uid, answer.number))
                 raise
@@ -173,7 +171,7 @@ class Offers:
             self._nudger.note_refusal(pod, candidates)
         return answer.decision
 
-    async def preempt(self, pod: Pod, candidates: Sequence[str]) -> Decision:
+    async def preempt(self, pod: kube.Pod, candidates: Sequence[str]) -> Decision:
         """Decides where preemption could help, and holds the room there, as `Decider.preempt`."""
         if not await self._evaluator.has_pod(pod):
             return await self._evaluator.decide(pod, candidates, self.contenders)
@@ -216,7 +214,7 @@ class Offers:
     async def _restore(self, record: HandoverRecord, undisturbed: float) -> None:
         elapsed = undisturbed if 0 < undisturbed < math.inf else 0.0
         since = self._clock()
-        restored: list[tuple[Pod, outstanding_offer.Offer]] = []
+        restored: list[tuple[kube.Pod, outstanding_offer.Offer]] = []
         volumes: list[Any] = []
         # In this order they were matched with existing PersistentVolumes.
         oldest_first = sorted(record.offers, key=lambda entry: entry.offered.number)
@@ -240,7 +238,7 @@ class Offers:
         log.info("restored offers", recorded=len(record.offers), restored=self._ledger.outstanding)
 
     async def _to_restore(
-        self, pod: Pod, recorded: outstanding_offer.RecordedOffer, elapsed: float, volumes: Sequence[PodVolume]
+        self, pod: kube.Pod, recorded: outstanding_offer.RecordedOffer, elapsed: float, volumes: Sequence[PodVolume]
     ) -> outstanding_offer.Offer | None:
         options = self._evaluator.options
         try:
@@ -277,18 +275,18 @@ class Offers:
             self._watcher = None
 
     async def _decide_and_offer(
-        self, pod: Pod, candidates: Sequence[str], hung_up: HungUp, scores: Mapping[str, int]
+        self, pod: kube.Pod, candidates: Sequence[str], hung_up: probes.HungUp, scores: Mapping[str, int]
     ) -> _Answer:
         async with self._lock:
             decision, contenders = await self._evaluate(pod, candidates)
             # kube-scheduler may have asked again meanwhile, and act on that answer's offer.
-            await check_caller(hung_up)
+            await probes.check_caller(hung_up)
             if not isinstance(contenders, Competing) or not decision.needs_offer:
                 offer = self._ledger.offer_of(pod.uid)
                 # While victims end, kube-scheduler does not ask about the node that is held.
                 if offer is not None and (offer.priority is None or decision.fits):
                     self._apply(outstanding_offer.Offered(offered_nodes.observed_pod(pod), frozenset()))
-                return _Answer(decision, waiting=Reason.WAITING in decision.reasons)
+                return _Answer(decision, waiting=verdict.Reason.WAITING in decision.reasons)
             view = self._cache.state().view
             offered, answered = offered_nodes.make_offer(pod, replace(decision, scores=scores), view, self._ledger)
             self._apply(offered)
@@ -300,7 +298,7 @@ class Offers:
             self._start_watching(pod)
         return _Answer(answered, offer.number if offer else 0)
 
-    async def _evaluate(self, pod: Pod, candidates: Sequence[str]) -> tuple[Decision, Contenders]:
+    async def _evaluate(self, pod: kube.Pod, candidates: Sequence[str]) -> tuple[Decision, Contenders]:
         """Returns a decision that holds now, and the contenders that counted; the caller holds the lock."""
         generation = self._generation
         tries = 0
@@ -312,7 +310,7 @@ class Offers:
             tries += 1
             if not stale or tries == _MAX_TRIES:
                 if generation != self._generation or self._closed:
-                    raise UnavailableError("the lead was lost while the pod was decided about")
+                    raise probes.UnavailableError("the lead was lost while the pod was decided about")
                 return offered_nodes.exclude(decision, stale), contenders
 
     async def _wait_for_outcome(self, seconds: float) -> None:
@@ -355,7 +353,7 @@ class Offers:
         if watched is not None and self._placements is not None and decided:
             self._placements.note_decision(watched.pod, outcome.node, outcome.offer.made_at)
 
-    def _start_watching(self, pod: Pod) -> None:
+    def _start_watching(self, pod: kube.Pod) -> None:
         """Updates the ledger from the cluster until the pod's offer ends."""
         if self._ledger.offer_of(pod.uid) is None:
             return

@@ -38,8 +38,7 @@ from scheduler_core.decide.extender_settings import NODE_RESERVATION_TIMEOUT, PO
 from scheduler_core.errors import MissingObjectError, ObjectError, ResolutionError
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.longhorn.settings import FIELDS_BY_SETTING
-from scheduler_core.model.installation import ENABLED
-from scheduler_core.model.kube import Pod
+from scheduler_core.model import installation, kube
 from scheduler_core.model.snapshot import Snapshot
 
 log = structlog.get_logger("cache")
@@ -172,7 +171,7 @@ class ClusterCache(Store):
         log.info("fetched an object that no watch had brought", kind=resource.label, name=missing.name)
         return True
 
-    async def read_pod(self, namespace: str, name: str) -> Pod | None:
+    async def read_pod(self, namespace: str, name: str) -> kube.Pod | None:
         """Reads a pod that no watch has delivered; None if there is none. Raises a ResolutionError if the API server
         did not answer, or the pod cannot be read.
         """
@@ -182,7 +181,7 @@ class ClusterCache(Store):
         missing = MissingObjectError("Pod", f"{namespace}/{name}", "a request")
         raw = await self._get(missing, resources.PODS.path(namespace, name))
         _, pod = (None, None) if raw is None else _decode(KINDS[resources.PODS.group, resources.PODS.kind], raw)
-        return pod if isinstance(pod, Pod) else None
+        return pod if isinstance(pod, kube.Pod) else None
 
     async def _get(self, missing: MissingObjectError, path: str) -> bytes | None:
         try:
@@ -240,7 +239,7 @@ def _decoder(kind: SnapshotKind, objects: Objects[object]) -> Decode[object]:
     def decode(raw: bytes | msgspec.Raw) -> tuple[Key, object | None]:
         key, value = kind.decode(raw)
         # Pods that mount no claim occupy no volume, and most pods of a cluster are such.
-        if isinstance(value, Pod) and not value.volumes:
+        if isinstance(value, kube.Pod) and not value.volumes:
             return key, None
         current = objects.get(key)
         # Equal objects, and equal texts of different objects, are kept once.
@@ -292,7 +291,7 @@ WATCHED = (
 
 
 # The settings that decisions read; others may hold addresses and names that should stay private.
-SETTINGS = frozenset({ENABLED, NODE_RESERVATION_TIMEOUT, POD_SCHEDULING_TIMEOUT, *FIELDS_BY_SETTING})
+SETTINGS = frozenset({installation.ENABLED, NODE_RESERVATION_TIMEOUT, POD_SCHEDULING_TIMEOUT, *FIELDS_BY_SETTING})
 _NO_NAMESPACES = "namespaces cannot be listed, so a namespaceSelector of a pod selects none"
 _NO_BUDGETS = "poddisruptionbudgets.policy cannot be listed, so that what-if predicts evictions as if there were none"
 _NO_CSI_NODES = (

@@ -12,8 +12,7 @@ import msgspec
 import yaml
 
 from app.kube.resources import LONGHORN_NODES
-from scheduler_core.convert.json_text import Path, RepeatedKeyError, find_offset, line_and_column, read_number
-from scheduler_core.convert.meta import object_name
+from scheduler_core.convert import json_text, meta
 from scheduler_core.errors import ObjectError
 
 # No Kubernetes object is nested nearly as deeply.
@@ -59,13 +58,13 @@ class _KubernetesLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type:
             written: set[str] = set()
             for key, mark in keys:
                 if key in written:
-                    raise yaml.MarkedYAMLError(problem=str(RepeatedKeyError(key)), problem_mark=mark)
+                    raise yaml.MarkedYAMLError(problem=str(json_text.RepeatedKeyError(key)), problem_mark=mark)
                 written.add(key)
         return dict(super().construct_mapping(node, deep))
 
     def construct_yaml_float(self, node: yaml.ScalarNode) -> int | float:
         """Returns a number; a whole one is an int."""
-        return read_number(node.value)
+        return json_text.read_number(node.value)
 
 
 _KubernetesLoader.add_constructor("tag:yaml.org,2002:float", _KubernetesLoader.construct_yaml_float)
@@ -120,7 +119,7 @@ def position(text: bytes, error: ObjectError) -> str:
     number, path = paths[-1]
     if is_json:
         content = text.decode()
-        return line_and_column(content, find_offset(content, path))
+        return json_text.line_and_column(content, json_text.find_offset(content, path))
     node = list(yaml.compose_all(text, Loader=_KubernetesLoader))[number]
     # The node of the path, or the innermost one around it that exists.
     for part in path:
@@ -136,7 +135,7 @@ def position(text: bytes, error: ObjectError) -> str:
     return f"line {mark.line + 1}, column {mark.column + 1}"
 
 
-def _field_path(field: str) -> Path:
+def _field_path(field: str) -> json_text.Path:
     """Returns the path of a field as errors write it: ``spec.containers[0].resources.requests[cpu]``."""
     parts: list[str | int] = []
     for name, index in _FIELD_PART.findall(field):
@@ -155,10 +154,10 @@ def _matches_subject(raw: object, subject: str) -> bool:
     # Messages name the group of Longhorn's kinds only.
     if group and group != LONGHORN_NODES.group:
         kinds.append(kind)
-    return version != "" and any(subject == object_name(name, raw) for name in kinds)
+    return version != "" and any(subject == meta.object_name(name, raw) for name in kinds)
 
 
-def _objects(value: object, path: Path) -> list[tuple[Path, object]]:
+def _objects(value: object, path: json_text.Path) -> list[tuple[json_text.Path, object]]:
     items = value.get("items") if isinstance(value, dict) else None
     if isinstance(value, dict) and isinstance(items, list):
         nested = (_objects(item, (*path, "items", index)) for index, item in enumerate(items))

@@ -35,11 +35,9 @@ from app.kube.resources import CLAIMS, PODS, STORAGE_CLASSES
 from app.runtime.event_recorder import EVENT, ApiDispatcher, EventRecorder
 from app.runtime.probes import BUCKETS, LabelledCounter
 from app.settings import LOADED, REFUSED
+from scheduler_core import caches, errors
 from scheduler_core.backoff import Backoff
-from scheduler_core.caches import LruMap
-from scheduler_core.convert.generic import PendingPod, binding, not_scheduled_patch, pending_pod, selected_node_patch
-from scheduler_core.convert.kube import CLAIM, POD, STORAGE_CLASS, ObjectReference, truncate_message
-from scheduler_core.errors import CoreError, MissingObjectError, ObjectError, ResolutionError
+from scheduler_core.convert import generic, kube
 from scheduler_core.model.kube import Pod
 
 log = structlog.get_logger("binding")
@@ -75,7 +73,7 @@ class Binder:
         self._leads = leads
         self._attempts: defaultdict[_ClaimKey, list[_BindingAttempt]] = defaultdict(list)
 
-    async def bind(self, pending: PendingPod, node: str) -> str:
+    async def bind(self, pending: generic.PendingPod, node: str) -> str:
         """Binds a pod; returns why that failed, "" if it did not."""
         attempt = _BindingAttempt(pending.pod, node)
         claims = sorted({(pending.pod.namespace, volume.claim) for volume in pending.pod.volumes})
@@ -89,7 +87,7 @@ class Binder:
             for claim, conflict in conflicts.items():
                 await self._select_node(claim, attempt, conflict)
             return await self._bind_pod(pending.pod, node)
-        except CoreError as error:
+        except errors.CoreError as error:
             return str(error)
         finally:
             for claim in claims:
@@ -109,7 +107,7 @@ class Binder:
 
     async def _post(self, pod: Pod, node: str) -> ApiError | None:
         try:
-            await self._client.create(PODS.path(pod.namespace, pod.name, "binding"), binding(pod, node))
+            await self._client.create(PODS.path(pod.namespace, pod.name, "binding"), generic.binding(pod, node))
         except ApiError as error:
             return error
         return None
@@ -142,23 +140,23 @@ class Binder:
         """Returns the pod's node, "" if it has none, None if the API server does not answer."""
         # A pod that is gone, or cannot be read, is a CoreError.
         try:
-            current = pending_pod(await self._client.get(PODS.path(pod.namespace, pod.name)))
+            current = generic.pending_pod(await self._client.get(PODS.path(pod.namespace, pod.name)))
         except ApiError as error:
             if error.unreachable:
                 return None
-            raise CoreError(_POD_GONE if error.not_found else str(error)) from error
+            raise errors.CoreError(_POD_GONE if error.not_found else str(error)) from error
         if current.pod.uid != pod.uid:
-            raise CoreError(_POD_GONE)
+            raise errors.CoreError(_POD_GONE)
         return current.pod.node_name
 
     async def _select_node(self, key: _ClaimKey, attempt: _BindingAttempt, conflict: _BindingAttempt | None) -> None:
         """Selects the node of a claim that waits for its first consumer, or raises a CoreError."""
         path = CLAIMS.path(*key)
-        claim = CLAIM.decode(await self._client.get(path))
+        claim = kube.CLAIM.decode(await self._client.get(path))
         class_name = claim.spec.storage_class
         if claim.spec.volume_name or not class_name:
             return
-        storage_class = STORAGE_CLASS.decode(await self._client.get(STORAGE_CLASSES.path(name=class_name)))
+        storage_class = kube.STORAGE_CLASS.decode(await self._client.get(STORAGE_CLASSES.path(name=class_name)))
         if not storage_class.waits_for_consumer:
             return
         if conflict is not None:
@@ -168,14 +166,14 @@ class Binder:
         if claim.selected_node:
             await self._check_no_consumer(key, claim.selected_node, attempt.pod)
         if self._leads():
-            await self._client.patch(path, selected_node_patch(attempt.node))
+            await self._client.patch(path, generic.selected_node_patch(attempt.node))
 
     async def _check_no_consumer(self, claim: _ClaimKey, selected_node: str, pod: Pod) -> None:
         """Raises a CoreError if a bound pod mounts a claim whose node is selected, or if that cannot be read."""
         namespace, name = claim
         async for page in pages(self._client, PODS.path(namespace), _BOUND_PODS_QUERY):
             for raw in page.items:
-                bound_pod = POD.decode(raw)
+                bound_pod = kube.POD.decode(raw)
                 mounts = any(volume.claim == name for volume in bound_pod.volumes)
                 if mounts and bound_pod.node_name and bound_pod.live and bound_pod.uid != pod.uid:
                     raise _claim_conflict(claim, selected_node, bound_pod.key)
@@ -187,8 +185,8 @@ def _end_of_work(error: ApiError) -> float:
     return monotonic() + REQUEST_TIMEOUT if in_work else -math.inf
 
 
-def _claim_conflict(claim: _ClaimKey, node: str, pod: str) -> CoreError:
-    return CoreError(
+def _claim_conflict(claim: _ClaimKey, node: str, pod: str) -> errors.CoreError:
+    return errors.CoreError(
         f"PersistentVolumeClaim {'/'.join(claim)} is being provisioned for node {node}, because pod {pod} mounts it"
     )
 
@@ -207,17 +205,17 @@ async def check_claims(client: KubeClient, pod: Pod) -> None:
     if not names:
         return
 
-    async def find_problem(name: str) -> ResolutionError | None:
-        with suppress(ApiError, ObjectError):
+    async def find_problem(name: str) -> errors.ResolutionError | None:
+        with suppress(ApiError, errors.ObjectError):
             raw = await client.find(CLAIMS.path(pod.namespace, name))
             if raw is None:
-                return MissingObjectError(CLAIMS.kind, f"{pod.namespace}/{name}", f"pod {pod.key}")
-            if CLAIM.decode(raw).deleting:
+                return errors.MissingObjectError(CLAIMS.kind, f"{pod.namespace}/{name}", f"pod {pod.key}")
+            if kube.CLAIM.decode(raw).deleting:
                 deleting = f"{CLAIMS.kind} {pod.namespace}/{name} is being deleted (named by pod {pod.key})"
-                return ResolutionError(deleting)
+                return errors.ResolutionError(deleting)
         return None
 
-    problems: list[ResolutionError | None] = []
+    problems: list[errors.ResolutionError | None] = []
     with suppress(TimeoutError):
         async with asyncio.timeout(TIMEOUT):
             problems = await asyncio.gather(*map(find_problem, names))
@@ -265,15 +263,15 @@ class PodReporter:
         # With limits of their own, as in kube-scheduler, Events delay no Binding.
         self._events = EventRecorder(client.with_own_limits(), component, clock, now, on_failure=on_failure)
         self._dispatcher = ApiDispatcher(CONDITION, self._write, on_failure, self._forget)
-        self._latest: LruMap[str, _Condition] = LruMap(_MAX_PODS, on_evict=self._dispatcher.discard)
+        self._latest: caches.LruMap[str, _Condition] = caches.LruMap(_MAX_PODS, on_evict=self._dispatcher.discard)
 
     def record(self, pod: Pod, reason: str, message: str, *, normal: bool) -> None:
-        about = ObjectReference(PODS.api_version, PODS.kind, pod.namespace, pod.name, pod.uid)
+        about = kube.ObjectReference(PODS.api_version, PODS.kind, pod.namespace, pod.name, pod.uid)
         self._events.record(about, reason, message, normal=normal)
 
     def record_failure(self, pod: Pod, reason: str, message: str) -> None:
         """Records an Event, and sets the condition, of a pod that was not scheduled."""
-        text = truncate_message(message)
+        text = kube.truncate_message(message)
         self.record(pod, "FailedScheduling", text, normal=False)
         condition = _Condition(pod, reason, text)
         latest = self._latest.get(pod.uid)
@@ -303,7 +301,7 @@ class PodReporter:
         for reads in count(1):
             try:
                 raw = await self._client.get(PODS.path(pod.namespace, pod.name))
-                patch = not_scheduled_patch(raw, pod.uid, condition.reason, condition.message, now)
+                patch = generic.not_scheduled_patch(raw, pod.uid, condition.reason, condition.message, now)
                 if patch is not None:
                     path = PODS.path(pod.namespace, pod.name, "status")
                     await self._client.patch(path, patch, STRATEGIC_MERGE_PATCH)

@@ -35,8 +35,7 @@ from scheduler_core.evaluation.contention import Contention, EquivalenceCache
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.generic import cluster_state, rule_registry, scheduler
 from scheduler_core.generic.policy import Policy, kinds_read
-from scheduler_core.model.generic import PodKey
-from scheduler_core.model.kube import Pod
+from scheduler_core.model import generic, kube
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.values import replace
@@ -74,7 +73,7 @@ class SchedulerCache:
         self,
         client: KubeClient,
         scheduler_name: str,
-        take_pod: Callable[[PodKey, PendingPod | None], None],
+        take_pod: Callable[[generic.PodKey, PendingPod | None], None],
         retry_unschedulable: Callable[[], None],
         timing: Timing,
         *,
@@ -84,7 +83,7 @@ class SchedulerCache:
         self._scheduler_name = scheduler_name
         self._take_pod = take_pod
         self._retry_unschedulable = retry_unschedulable
-        self._assumed: dict[PodKey, _AssumedPod] = {}
+        self._assumed: dict[generic.PodKey, _AssumedPod] = {}
         self.objects = GenericCache(client, timing, stale_after, observer=self, prefix="")
         self._new_longhorn_cache = new_longhorn_cache
         self.longhorn: LonghornCache | None = None
@@ -146,10 +145,10 @@ class SchedulerCache:
                 tasks.create_task(self.longhorn.cache.catch_up())
 
     @property
-    def assumed_nodes(self) -> Mapping[PodKey, str]:
+    def assumed_nodes(self) -> Mapping[generic.PodKey, str]:
         return {key: assumed.node for key, assumed in self._assumed.items()}
 
-    def pod(self, key: PodKey) -> PendingPod | None:
+    def pod(self, key: generic.PodKey) -> PendingPod | None:
         return self.objects.pod(key)
 
     def needs_scheduling(self, pending: PendingPod | None) -> bool:
@@ -169,7 +168,7 @@ class SchedulerCache:
         self.objects.recount(key)
         self._retry_unschedulable()
 
-    def effective_pod(self, pod: PendingPod) -> Pod:
+    def effective_pod(self, pod: PendingPod) -> kube.Pod:
         assumed = self._assumed.get(pod.pod.namespaced_name)
         return pod.pod if assumed is None else pod_on_node(assumed.pending.pod, assumed.node)
 
@@ -181,7 +180,7 @@ class SchedulerCache:
         elif kind == "services" or value is not None:
             self._retry_unschedulable()
 
-    def _update_pod(self, key: PodKey, before: PendingPod | None, value: PendingPod | None) -> None:
+    def _update_pod(self, key: generic.PodKey, before: PendingPod | None, value: PendingPod | None) -> None:
         assumed = self._assumed.get(key)
         if self.longhorn is not None:
             # Its own watch may not have delivered that yet.
@@ -206,7 +205,7 @@ class SchedulerCache:
         self._take_pod(key, value if self.needs_scheduling(value) else None)
 
 
-def binding_changes(pods: Iterable[tuple[Pod, str]]) -> Changes:
+def binding_changes(pods: Iterable[tuple[kube.Pod, str]]) -> Changes:
     return {(_PODS, pod.namespaced_name): replace(pod, node_name=node) for pod, node in pods if pod.volumes}
 
 
@@ -222,7 +221,7 @@ class LonghornCache:
         self._now = now
         self._evaluator = Evaluator(cache, options)
         self._facts = _FactsEvaluator(options)
-        self.bound: dict[PodKey, Pod] = {}
+        self.bound: dict[generic.PodKey, kube.Pod] = {}
 
     def on_bound(self, pending: PendingPod, node: str) -> None:
         """Takes an assumed pod that is seen on its node; called by `SchedulerCache`."""
@@ -231,7 +230,7 @@ class LonghornCache:
             self.bound[pending.pod.namespaced_name] = replace(pending.pod, node_name=node)
             self._drop_shown_pods()
 
-    def on_gone(self, key: PodKey) -> None:
+    def on_gone(self, key: generic.PodKey) -> None:
         """Takes a pod that has finished, is gone, or is replaced by a namesake."""
         self.bound.pop(key, None)
 

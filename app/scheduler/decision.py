@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from scheduler_core import errors, values
 from scheduler_core.convert.generic import PendingPod
-from scheduler_core.generic.cluster_state import GenericClusterState
+from scheduler_core.generic import cluster_state, scheduler
 from scheduler_core.generic.policy import (
     Policy,
     UnsupportedConstraint,
@@ -18,7 +18,6 @@ from scheduler_core.generic.policy import (
     unsupported_constraints,
     unsupported_message,
 )
-from scheduler_core.generic.scheduler import FactsFor, ScheduleResult, SelectHost, schedule
 from scheduler_core.model.kube import Pod
 
 if TYPE_CHECKING:
@@ -27,19 +26,19 @@ if TYPE_CHECKING:
 
 def decide(  # noqa: PLR0913, PLR0917 # the inputs of a decision
     pod: Pod,
-    state: GenericClusterState,
+    state: cluster_state.GenericClusterState,
     policy: Policy,
-    select_host: SelectHost,
-    facts_for: FactsFor | None,
+    select_host: scheduler.SelectHost,
+    facts_for: scheduler.FactsFor | None,
     unsupported: UnsupportedMode,
-) -> ScheduleResult:
+) -> scheduler.ScheduleResult:
     """Selects a node for the pod. Nodes that only an unsupported constraint closes are left out, each with its reason, if
     such constraints refuse. Raises a ResolutionError if `facts_for` fails, because the pod names an object that does not
     exist or contradicts it.
     """
     closed = node_refusals(pod, state, policy) if unsupported is UnsupportedMode.REFUSE else {}
     open_nodes = [name for name in state.node_names if name not in closed] if closed else None
-    result = schedule(pod, open_nodes, state, policy, select_host, facts_for)
+    result = scheduler.schedule(pod, open_nodes, state, policy, select_host, facts_for)
     return values.replace(result, unavailable={**result.unavailable, **closed}) if closed else result
 
 
@@ -80,9 +79,9 @@ class WhatIfReport(Struct, frozen=True):
 
 def what_if(  # noqa: PLR0913, PLR0917 # the inputs of all decisions
     pods: Iterable[PendingPod],
-    state: GenericClusterState,
+    state: cluster_state.GenericClusterState,
     policy: Policy,
-    select_host: SelectHost,
+    select_host: scheduler.SelectHost,
     longhorn: "LonghornSnapshot | None",
     unsupported: UnsupportedMode = UnsupportedMode.WARN,
 ) -> WhatIfReport:

@@ -14,9 +14,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from scheduler_core.disk_schedule.allocation import claims
+from scheduler_core.disk_schedule import allocation, reconcile
 from scheduler_core.disk_schedule.disk_space import account
-from scheduler_core.disk_schedule.reconcile import limit_of
 from scheduler_core.longhorn import csi_driver, volume_validation
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.settings import Settings
@@ -84,7 +83,7 @@ def _disk_schedule_space(
     if schedule.owned_by_longhorn:
         # longhorn-manager grants up to its over-provisioning limit, not up to the available bytes (GetDiskOverProvisionLimit).
         free += scheduling_limit(disk, settings) - disk.storage_available
-    limit = limit_of(schedule, node if schedule.spec.node == node.name else None)
+    limit = reconcile.limit_of(schedule, node if schedule.spec.node == node.name else None)
     # No bytes are free where its controller would refuse every request.
     refuses = limit.reason != "" or any(fault.field in _ACCOUNTED_FIELDS for fault in schedule.faults)
     grants = min(free, 0) if refuses else free
@@ -172,7 +171,7 @@ def count_growth(
                 disk, schedule, _ = disks[replica.disk_id]
                 counted = max(counted, disk.scheduled_replicas.get(replica.name, 0))
                 if schedule is not None:
-                    held = claims(schedule.spec.replicas, schedule.status.replicas)
+                    held = allocation.claims(schedule.spec.replicas, schedule.status.replicas)
                     counted = max(counted, held.get(replica.name, 0))
             increases[replica.disk_id] += max(0, sizes[name] - counted)
         if all(has_space(uuid, increase) for uuid, increase in increases.items()):

@@ -22,7 +22,7 @@ from scheduler_core.convert.fields import Fields, list_of, map_of
 from scheduler_core.convert.kube import CLAIM_VOLUME, POD, pod_volumes
 from scheduler_core.convert.meta import Metadata, Wire, WireCondition, conditions
 from scheduler_core.errors import ObjectError
-from scheduler_core.model import kube
+from scheduler_core.model import generic, kube
 from scheduler_core.model.constraints import (
     Cloud,
     CloudDisk,
@@ -32,7 +32,6 @@ from scheduler_core.model.constraints import (
     SpreadConstraint,
     read_labels,
 )
-from scheduler_core.model.generic import Controller, Namespace, Node, PodKey, Service, VolumeNodeAffinity
 from scheduler_core.model.kube import SELECTED_NODE_ANNOTATION, Condition, Pod, condition, namespace_or_default
 from scheduler_core.values import replace
 
@@ -62,15 +61,15 @@ def _allocatable(
 
 NODE = Fields(
     "Node",
-    Node,
+    generic.Node,
     cpu=_capacity(pod_constraints.CPU),
     memory=_capacity(pod_constraints.MEMORY),
     pods=_capacity("pods"),
     ready=(lambda entries: condition(conditions(entries), "Ready").status == "True", list_of(WireCondition)),
     allocatable=_allocatable,
 )
-SERVICE = Fields("Service", Service)
-NAMESPACE = Fields("Namespace", Namespace)
+SERVICE = Fields("Service", generic.Service)
+NAMESPACE = Fields("Namespace", generic.Namespace)
 
 
 class _GceDisk(Wire):
@@ -164,8 +163,8 @@ class _Template(Struct, frozen=True):
 TEMPLATE = Fields("StatefulSet", _Template, needs_metadata=False, pod=SCHEDULED_POD)
 
 
-def _controller(kind: str, selector: Any = pod_constraints.label_selector) -> Fields[Controller]:
-    return Fields(kind, Controller, kind=(lambda _: kind, Metadata), selector=selector)
+def _controller(kind: str, selector: Any = pod_constraints.label_selector) -> Fields[generic.Controller]:
+    return Fields(kind, generic.Controller, kind=(lambda _: kind, Metadata), selector=selector)
 
 
 REPLICATION_CONTROLLER = _controller(
@@ -174,14 +173,14 @@ REPLICATION_CONTROLLER = _controller(
 REPLICA_SET = _controller("ReplicaSet")
 STATEFUL_SET = _controller("StatefulSet")
 # By kind and API group.
-CONTROLLERS: Mapping[tuple[str, str], Fields[Controller]] = {
+CONTROLLERS: Mapping[tuple[str, str], Fields[generic.Controller]] = {
     ("ReplicationController", ""): REPLICATION_CONTROLLER,
     ("ReplicaSet", "apps"): REPLICA_SET,
     ("StatefulSet", "apps"): STATEFUL_SET,
 }
 
 
-VOLUME_NODE_AFFINITY = Fields("PersistentVolume", VolumeNodeAffinity, terms=pod_constraints.node_selector_terms)
+VOLUME_NODE_AFFINITY = Fields("PersistentVolume", generic.VolumeNodeAffinity, terms=pod_constraints.node_selector_terms)
 
 
 # RFC 3339; the API server writes it in UTC and whole seconds, and such texts sort by time.
@@ -223,7 +222,7 @@ class PendingPod(Struct, frozen=True):
         return self.pod.live and not self.pod.node_name and not self.gated
 
     @property
-    def queue_key(self) -> tuple[int, str, PodKey]:
+    def queue_key(self) -> tuple[int, str, generic.PodKey]:
         """Sorts pending pods by priority, then by age, then by name."""
         return -self.pod.priority, self.created, self.pod.namespaced_name
 
@@ -274,7 +273,7 @@ def _share_scheduling(scheduling: PodScheduling) -> PodScheduling:
     return scheduling
 
 
-def unbound_pod_key(raw: bytes | msgspec.Raw) -> PodKey | None:
+def unbound_pod_key(raw: bytes | msgspec.Raw) -> generic.PodKey | None:
     """Namespace and name of a pod without node; None if it has one, or if name or node cannot be read."""
     try:
         pod = _PLACED_POD.decode(raw)

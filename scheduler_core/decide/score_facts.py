@@ -26,9 +26,8 @@ from scheduler_core.longhorn.space import scheduling_limit
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.budget import Budget, give_way
-from scheduler_core.volumes.existing_replicas import ReplicaUse, replica_uses
+from scheduler_core.volumes import existing_replicas, resolve
 from scheduler_core.volumes.requirements import Requirements, requirements
-from scheduler_core.volumes.resolve import PodVolume, Resolution
 
 # Number of cached nodes over all requirements; half a kilobyte each.
 MAX_CACHED_NODES = 50_000
@@ -74,7 +73,7 @@ class PlanCache:
         if decision.reasons.count(Reason.ROOM) < len(names):
             fitting = [name for name, reason in zip(names, decision.reasons, strict=True) if reason is Reason.ROOM]
         # By identity, because nodes with equal volumes share them.
-        groups: dict[int, tuple[Resolution, list[str]]] = {}
+        groups: dict[int, tuple[resolve.Resolution, list[str]]] = {}
         for name in fitting if decision.resolutions else ():
             resolution = decision.resolution_on(name)
             groups.setdefault(id(resolution), (resolution, []))[1].append(name)
@@ -97,7 +96,7 @@ class PlanCache:
 class _Planner(Struct, frozen=True):
     state: ClusterState
     decision: Decision
-    resolution: Resolution
+    resolution: resolve.Resolution
     cache: PlanCache
     budget: Budget
     replica_bytes: Mapping[str, int]  # as in `NodeFacts`, by node
@@ -107,25 +106,25 @@ class _Planner(Struct, frozen=True):
         return self.state.view
 
 
-def _replica_bytes(volumes: Sequence[PodVolume], view: View) -> tuple[dict[str, int], int]:
+def _replica_bytes(volumes: Sequence[resolve.PodVolume], view: View) -> tuple[dict[str, int], int]:
     """Returns the bytes that `NodeFacts.replica_bytes` counts by node, and the most that a node can have."""
     bytes_by_node: dict[str, int] = {}
     totals: dict[str, int] = {}
     for volume in volumes:
         size = volume.volume.size
         written = volume.volume.actual_size
-        uses = replica_uses(volume, view.cluster)
+        uses = existing_replicas.replica_uses(volume, view.cluster)
         kept = {
             name: use
             for name, use in uses.items()
-            if use is not ReplicaUse.NONE and (volume.nodes is None or name in volume.nodes)
+            if use is not existing_replicas.ReplicaUse.NONE and (volume.nodes is None or name in volume.nodes)
         }
         if kept:
             key = volume.claim if volume.persistent_volume or volume.nodes is not None else volume.name
             # Of several volumes that a claim may become, the largest counts for the most.
             totals[key] = max(totals.get(key, 0), size + written)
         for name, use in kept.items():
-            on_node = size + written if use is ReplicaUse.HEALTHY else size
+            on_node = size + written if use is existing_replicas.ReplicaUse.HEALTHY else size
             bytes_by_node[name] = bytes_by_node.get(name, 0) + on_node
     # Without any data every node has the same share: nothing.
     return bytes_by_node, sum(totals.values()) or sum(volume.volume.size for volume in volumes)

@@ -14,8 +14,7 @@ from scheduler_core.evaluation.replicas import replica_needs
 from scheduler_core.longhorn.csi_driver import DRIVER
 from scheduler_core.model import kube
 from scheduler_core.model.quantity import MAX_LISTED, format_bytes, join_first
-from scheduler_core.volumes.existing_replicas import ReplicaUse, nodes_with_replica, replica_uses
-from scheduler_core.volumes.resolve import PodVolume, Resolution, storage_class_of
+from scheduler_core.volumes import existing_replicas, resolve
 
 
 class VolumeSentences(Struct, frozen=True, dict=True):
@@ -24,7 +23,7 @@ class VolumeSentences(Struct, frozen=True, dict=True):
     """
 
     view: View
-    resolution: Resolution
+    resolution: resolve.Resolution
 
     @cached_property
     def claims_in_use(self) -> str:
@@ -54,8 +53,8 @@ class VolumeSentences(Struct, frozen=True, dict=True):
     def _kept_replicas(self) -> Mapping[str, Sequence[str]]:
         by_node: dict[str, list[str]] = defaultdict(list)
         for volume in self.resolution.local:
-            for name, use in replica_uses(volume, self.view.cluster).items():
-                if use is not ReplicaUse.NONE:
+            for name, use in existing_replicas.replica_uses(volume, self.view.cluster).items():
+                if use is not existing_replicas.ReplicaUse.NONE:
                     by_node[name].append(f"{volume.name} keeps its {use.value} replica")
         return by_node
 
@@ -78,11 +77,11 @@ class VolumeSentences(Struct, frozen=True, dict=True):
         return {need.volume.claim: need.count for need in replica_needs(self.resolution, self.view)}
 
     @cached_property
-    def _nodes_by_volume(self) -> Sequence[tuple[PodVolume, frozenset[str]]]:
+    def _nodes_by_volume(self) -> Sequence[tuple[resolve.PodVolume, frozenset[str]]]:
         """The nodes where a volume needs no new space."""
         cluster = self.view.cluster
         return [
-            (volume, nodes_with_replica(volume, cluster) if volume.local else frozenset())
+            (volume, existing_replicas.nodes_with_replica(volume, cluster) if volume.local else frozenset())
             for volume in self.resolution.volumes
         ]
 
@@ -91,12 +90,12 @@ class VolumeSentences(Struct, frozen=True, dict=True):
         return frozenset().union(*(nodes for _, nodes in self._nodes_by_volume))
 
     @cached_property
-    def _needs_without_replica(self) -> Sequence[tuple[PodVolume, bool, int]]:
+    def _needs_without_replica(self) -> Sequence[tuple[resolve.PodVolume, bool, int]]:
         return self._needs_on("")
 
-    def _needs_on(self, name: str) -> Sequence[tuple[PodVolume, bool, int]]:
+    def _needs_on(self, name: str) -> Sequence[tuple[resolve.PodVolume, bool, int]]:
         # Each volume with whether a replica needs the pod's node, and how many may go to any node.
-        needs: list[tuple[PodVolume, bool, int]] = []
+        needs: list[tuple[resolve.PodVolume, bool, int]] = []
         for volume, nodes in self._nodes_by_volume:
             on_node = volume.local and name not in nodes
             elsewhere = self._counts.get(volume.claim, on_node) - on_node
@@ -130,7 +129,7 @@ class SkippedClaim(Struct, frozen=True):
     cause: str  # what it is, as a sentence
 
 
-def skipped_claims(pod: kube.Pod, view: View, resolution: Resolution) -> tuple[SkippedClaim, ...]:
+def skipped_claims(pod: kube.Pod, view: View, resolution: resolve.Resolution) -> tuple[SkippedClaim, ...]:
     """Returns the pod's claims that the decision leaves out, sorted by name. `resolution` has the pod's Longhorn
     volumes on all nodes.
     """
@@ -157,7 +156,7 @@ def skipped_claims(pod: kube.Pod, view: View, resolution: Resolution) -> tuple[S
 
 
 def _unbound_cause(spec: kube.ClaimSpec, view: View) -> str:
-    storage_class = storage_class_of(spec, view)
+    storage_class = resolve.storage_class_of(spec, view)
     if storage_class is None and spec.storage_class:
         return f"StorageClass {spec.storage_class} does not exist"
     if storage_class is None and spec.storage_class is None:

@@ -12,6 +12,7 @@ from msgspec import Struct
 from scheduler_core.disk_schedule import writes
 from scheduler_core.disk_schedule.allocation import Limit, allocate
 from scheduler_core.disk_schedule.occupancy import NO_OCCUPANTS, DiskOccupancy
+from scheduler_core.model import kube, longhorn, quantity
 from scheduler_core.model.disk_schedule import (
     FINALIZER,
     Adoption,
@@ -25,9 +26,6 @@ from scheduler_core.model.disk_schedule import (
     RequestKind,
     Requests,
 )
-from scheduler_core.model.kube import Condition, condition
-from scheduler_core.model.longhorn import BackingImage, Node, Replica
-from scheduler_core.model.quantity import MAX_BYTES, format_bytes, join_first
 from scheduler_core.values import replace
 
 # What Kubernetes accepts as an object's name (DNS-1123 subdomain).
@@ -76,7 +74,7 @@ class DiskSync(Struct, frozen=True):
 
 
 def sync_disks(
-    nodes: Iterable[Node], schedules: Mapping[str, DiskSchedule], unreadable_nodes: Collection[str] = ()
+    nodes: Iterable[longhorn.Node], schedules: Mapping[str, DiskSchedule], unreadable_nodes: Collection[str] = ()
 ) -> DiskSync:
     """Decides which changes make the DiskSchedules match the nodes' disks.
 
@@ -132,7 +130,7 @@ def new_schedule(create: Create, occupancy: DiskOccupancy, predecessor: DiskSche
 
 
 def _locate_disks(
-    nodes: Iterable[Node], schedules: Mapping[str, DiskSchedule]
+    nodes: Iterable[longhorn.Node], schedules: Mapping[str, DiskSchedule]
 ) -> tuple[dict[str, tuple[str, str]], tuple[str, ...]]:
     entries: dict[str, list[tuple[str, str]]] = {}
     for node in nodes:
@@ -158,7 +156,7 @@ def _locate_disks(
 # Of storageAvailable: a smaller change is not written at once.
 _MATERIAL_PART = 100
 
-NodeLookup = Node | Fault | None
+NodeLookup = longhorn.Node | Fault | None
 """A Longhorn node; None if it does not exist, a Fault if it cannot be read."""
 
 
@@ -220,7 +218,7 @@ def limit_of(schedule: DiskSchedule, node: NodeLookup) -> Limit:
     are unknown, but they may be known soon. A node or disk that does not exist refuses, so that its requests are made
     on other disks; what is held stays held.
     """
-    disks = node.disks if isinstance(node, Node) else ()
+    disks = node.disks if isinstance(node, longhorn.Node) else ()
     disk = next((each for each in disks if each.name == schedule.spec.disk and each.in_status), None)
     where = f"Disk {schedule.spec.disk} on node {schedule.spec.node}"
     if isinstance(node, Fault):
@@ -240,7 +238,7 @@ def limit_of(schedule: DiskSchedule, node: NodeLookup) -> Limit:
     if schedule.deleting:
         return Limit(0, writes.BEING_DELETED, f"{where}: its DiskSchedule is being deleted", deferred=True)
     for kind, reason in (("Ready", writes.DISK_NOT_READY), (writes.SCHEDULABLE, writes.DISK_NOT_SCHEDULABLE)):
-        entry = condition(disk.conditions, kind)
+        entry = kube.condition(disk.conditions, kind)
         if entry.status != "True":
             details = f": {entry.message}" if entry.message else ""
             return Limit(disk.storage_available, entry.reason or reason, f"{where} has {kind} {entry.status}{details}")
@@ -256,27 +254,27 @@ def describe_status(schedule: DiskSchedule, status: DiskScheduleStatus, limit: L
     conditions = writes.with_condition(status.conditions, _schedulable_condition(schedule, status, limit), now)
     if not schedule.faults:
         return replace(status, conditions=tuple(each for each in conditions if each.type != writes.REQUESTS_VALID))
-    message = join_first([str(fault) for fault in schedule.faults], "; ")
-    invalid = Condition(writes.REQUESTS_VALID, "False", writes.INVALID_REQUESTS, message)
+    message = quantity.join_first([str(fault) for fault in schedule.faults], "; ")
+    invalid = kube.Condition(writes.REQUESTS_VALID, "False", writes.INVALID_REQUESTS, message)
     return replace(status, conditions=writes.with_condition(conditions, invalid, now))
 
 
-def _schedulable_condition(schedule: DiskSchedule, status: DiskScheduleStatus, limit: Limit) -> Condition:
+def _schedulable_condition(schedule: DiskSchedule, status: DiskScheduleStatus, limit: Limit) -> kube.Condition:
     where = f"Disk {schedule.spec.disk} %s on node {schedule.spec.node}"
     if limit.reason:
-        return Condition(writes.SCHEDULABLE, "False", limit.reason, limit.message)
+        return kube.Condition(writes.SCHEDULABLE, "False", limit.reason, limit.message)
     if limit.available is None:
-        return Condition(writes.SCHEDULABLE, "Unknown", writes.NODE_UNREADABLE, limit.message)
+        return kube.Condition(writes.SCHEDULABLE, "Unknown", writes.NODE_UNREADABLE, limit.message)
     if status.storage_scheduled > max(0, limit.available):
-        held = format_bytes(status.storage_scheduled)
-        available = format_bytes(limit.available)
+        held = quantity.format_bytes(status.storage_scheduled)
+        available = quantity.format_bytes(limit.available)
         message = f"{where % 'is over-allocated'}: {held} are scheduled, {available} are available"
-        return Condition(writes.SCHEDULABLE, "False", writes.OVER_ALLOCATED, message)
-    return Condition(writes.SCHEDULABLE, "True", "", where % "is ready for scheduling")
+        return kube.Condition(writes.SCHEDULABLE, "False", writes.OVER_ALLOCATED, message)
+    return kube.Condition(writes.SCHEDULABLE, "True", "", where % "is ready for scheduling")
 
 
 def mirror_spec(
-    schedule: DiskSchedule, replicas: Iterable[Replica], images: Iterable[BackingImage]
+    schedule: DiskSchedule, replicas: Iterable[longhorn.Replica], images: Iterable[longhorn.BackingImage]
 ) -> DiskScheduleSpec:
     """Returns the spec that requests what is on the disk: every Replica object placed there, and every backing image
     with the disk in its spec.
@@ -292,7 +290,7 @@ def mirror_status(schedule: DiskSchedule, node: NodeLookup, now: str) -> DiskSch
     """
     status = schedule.status.with_allocations(lambda kind: _grant_all(schedule.spec.requests(kind)))
     total = sum(entry.size for kind in RequestKind for entry in status.allocations(kind).values())
-    status = replace(status, storage_scheduled=min(total, MAX_BYTES))
+    status = replace(status, storage_scheduled=min(total, quantity.MAX_BYTES))
     status = describe_status(schedule, status, limit_of(schedule, node), now)
     return None if status == schedule.status else status
 
@@ -325,16 +323,16 @@ def allocation_events(schedule: DiskSchedule, status: DiskScheduleStatus) -> tup
             new_size = new.size if new else 0
             requested = schedule.spec.requests(kind).get(name) or 0
             if new_size > old_size:
-                changes[GRANTED].append(f"{format_bytes(new_size)} for {kind.value} {name}")
+                changes[GRANTED].append(f"{quantity.format_bytes(new_size)} for {kind.value} {name}")
             elif new_size < old_size:
-                changes[RELEASED].append(f"{format_bytes(old_size - new_size)} of {kind.value} {name}")
+                changes[RELEASED].append(f"{quantity.format_bytes(old_size - new_size)} of {kind.value} {name}")
             rejected = new is not None and new.state is AllocationState.REJECTED
             if rejected and (old is None or old.state is not AllocationState.REJECTED):
-                changes[REJECTED].append(f"{format_bytes(requested - new_size)} more for {kind.value} {name}")
-    held = format_bytes(status.storage_scheduled)
-    limit = "" if status.storage_available is None else f" of {format_bytes(status.storage_available)}"
+                changes[REJECTED].append(f"{quantity.format_bytes(requested - new_size)} more for {kind.value} {name}")
+    held = quantity.format_bytes(status.storage_scheduled)
+    limit = "" if status.storage_available is None else f" of {quantity.format_bytes(status.storage_available)}"
     return tuple(
-        AllocationEvent(reason, f"{join_first(sentences, ', ')}; {held}{limit} are held")
+        AllocationEvent(reason, f"{quantity.join_first(sentences, ', ')}; {held}{limit} are held")
         for reason, sentences in changes.items()
         if sentences
     )

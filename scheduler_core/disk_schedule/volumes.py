@@ -16,9 +16,8 @@ from scheduler_core.disk_schedule.occupancy import ReplicaAllocation, Stage, has
 from scheduler_core.disk_schedule.writes import Write, unallocated_condition
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.new_volume_placement import waits_for_attachment
-from scheduler_core.model import longhorn, quantity
+from scheduler_core.model import kube, longhorn, quantity
 from scheduler_core.model.disk_schedule import DiskSchedule, RequestKind
-from scheduler_core.model.kube import Condition
 from scheduler_core.values import replace
 
 _PLACING_TIME = timedelta(seconds=3)
@@ -32,7 +31,7 @@ class VolumeSnapshot(Struct, frozen=True):
     replicas: tuple[longhorn.Replica, ...]
     schedules: Mapping[str, DiskSchedule]  # all DiskSchedules, by disk UUID
     space: disk_space.DiskSpaces  # what a newcomer can get on each disk, by UUID
-    condition: Condition | None = None  # the volume's condition DiskAllocation, None if it has none
+    condition: kube.Condition | None = None  # the volume's condition DiskAllocation, None if it has none
     image_fault: str = ""  # why the volume's backing image cannot be read; "" if it can, or does not exist
     created: str = ""  # when the volume was created, RFC 3339; "" if that does not matter, because it has a condition
     # The UUIDs of the DiskSchedules that have requests for the volume's replicas, by the replica's name; None to look
@@ -45,7 +44,7 @@ class VolumeSnapshot(Struct, frozen=True):
         return {uuid for uuid, schedule in self.schedules.items() if replica in schedule.spec.replicas}
 
     @property
-    def image_problem(self) -> Condition | None:
+    def image_problem(self) -> kube.Condition | None:
         """The condition of a volume whose backing image or the image's size is not known, or None."""
         name = self.volume.backing_image
         image = self.cluster.backing_image(name) if name else None
@@ -144,7 +143,7 @@ def _without_lost_place(snapshot: VolumeSnapshot, entry: ReplicaAllocation) -> R
     return entry if space.grants(more) else replace(entry, stage=Stage.REFUSED_NEW)
 
 
-def condition_writes(current: Condition | None, wanted: Condition, now: str) -> tuple[Write, ...]:
+def condition_writes(current: kube.Condition | None, wanted: kube.Condition, now: str) -> tuple[Write, ...]:
     """Sets a volume's condition where it differs."""
     if writes.condition_matches(current, wanted):
         return ()
@@ -238,7 +237,7 @@ def _condition(
     allocations: Sequence[ReplicaAllocation],
     placement: _Placement,
     contradictions: Sequence[str],
-) -> Condition:
+) -> kube.Condition:
     # True only if every replica holds its size on a disk that is there, together with the volume's backing image.
     refusals = [_refusal(snapshot, entry) for entry in allocations if entry.stage is Stage.REFUSED]
     if refusals:
@@ -268,10 +267,10 @@ def _condition(
         worst = next((each for each in obstacles if each.reason == writes.ALLOCATION_REJECTED), obstacles[0])
         messages = dict.fromkeys(each.message for each in obstacles if each.reason == worst.reason)
         return replace(worst, message="; ".join(messages))
-    return Condition(writes.DISK_ALLOCATION, "True")
+    return kube.Condition(writes.DISK_ALLOCATION, "True")
 
 
-def _pending_condition(snapshot: VolumeSnapshot, pending: Iterable[ReplicaAllocation]) -> Condition:
+def _pending_condition(snapshot: VolumeSnapshot, pending: Iterable[ReplicaAllocation]) -> kube.Condition:
     waiting: list[str] = []
     for entry in pending:
         schedule = snapshot.schedules.get(entry.replica.disk_id)

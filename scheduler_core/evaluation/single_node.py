@@ -27,9 +27,7 @@ from scheduler_core.longhorn import anti_affinity, placement, refusal_rules
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.space import space_detail, space_refusal
 from scheduler_core.longhorn.stages import disk_and_space_refusal, disk_refusal, node_refusal
-from scheduler_core.model.longhorn import Disk, Node
-from scheduler_core.model.quantity import format_bytes, join_first
-from scheduler_core.model.verdict import Reason
+from scheduler_core.model import longhorn, quantity, verdict
 from scheduler_core.packing import items, order_safe
 from scheduler_core.packing.budget import Budget, give_way
 from scheduler_core.values import replace
@@ -57,9 +55,9 @@ class NodeEvaluation(Struct, frozen=True):
         """The disks that each required volume may use, sizes aside, as bit masks."""
         return fit.allowed_masks(self.required, self.profile, self.allowed)
 
-    def reason(self, budget: Budget) -> Reason:
+    def reason(self, budget: Budget) -> verdict.Reason:
         if self.refused is None and not self.required.sizes:
-            return Reason.ROOM
+            return verdict.Reason.ROOM
         return fit.fit(self.required, self.profile, budget, self.allowed)
 
     def order_safety(self, budget: Budget) -> order_safe.Safety:
@@ -128,7 +126,7 @@ def _disks_anti_affinity_allows(view: View, volume: PodVolume, name: str, disks:
         disk_and_space_refusal(cluster, request, disk, view.uncounted_bytes(name, disk)) is None for disk in node.disks
     ):
         detail = f"replicas of volume {volume.name} on node {name} leave no disk to another"
-        return Refused(Reason.ANTI_AFFINITY, detail)
+        return Refused(verdict.Reason.ANTI_AFFINITY, detail)
     return sum(1 << index for index, disk in enumerate(disks) if not uuids or disk.uuid in uuids)
 
 
@@ -196,7 +194,7 @@ def _bounds_of_disk(
     upper: int | None = None
     while True:
         give_way()
-        reason = Reason.UNDECIDED
+        reason = verdict.Reason.UNDECIDED
         if budget.spend(_FIXED_STEPS_PER_PROBE):
             larger = replace(evaluation.disks[disk], free=capacities[middle])
             enlarged = replace(evaluation, disks=(*evaluation.disks[:disk], larger, *evaluation.disks[disk + 1 :]))
@@ -205,7 +203,7 @@ def _bounds_of_disk(
             budget.take_back([portion])
         if reason.fits:
             upper = capacities[middle] - free
-        if reason.fits or reason is Reason.UNDECIDED:
+        if reason.fits or reason is verdict.Reason.UNDECIDED:
             high = middle
         elif middle == high:
             return None
@@ -229,7 +227,7 @@ def refusal_detail(view: View, required: Requirements, name: str) -> str:
         request = ReplicaRequest.for_volume(volumes[0].volume)
         disks = profile_node(view, replace(required.classes, requests=(request,)), name)
         if isinstance(disks, Refused):
-            names = join_first(sorted(volume.name for volume in volumes), ", ")
+            names = quantity.join_first(sorted(volume.name for volume in volumes), ", ")
             return disks.detail if len(by_class) == 1 else f"{disks.detail} (for {names})"
     return ""
 
@@ -256,10 +254,10 @@ def closed_disks(view: View, volumes: Sequence[PodVolume], name: str) -> str:
             if detail:
                 names_by_detail.setdefault(detail, []).extend(volume.name for volume in members)
     parts = [
-        detail if len(names) == len(volumes) else f"{detail} (for {join_first(sorted(names), ', ')})"
+        detail if len(names) == len(volumes) else f"{detail} (for {quantity.join_first(sorted(names), ', ')})"
         for detail, names in names_by_detail.items()
     ]
-    return join_first(parts, "; ")
+    return quantity.join_first(parts, "; ")
 
 
 # How many rules refuse before it, negative; the bytes that it lacks, 0 where another rule refuses it; its names, which only break ties;
@@ -288,7 +286,7 @@ def nearest_disk(view: View, volume: PodVolume) -> str:
     return min(places)[-1] if places else "the cluster has no Longhorn disk"
 
 
-def _refused_disk(view: View, volume: PodVolume, node: Node, disk: Disk) -> _RefusedPlace | None:
+def _refused_disk(view: View, volume: PodVolume, node: longhorn.Node, disk: longhorn.Disk) -> _RefusedPlace | None:
     place = (node.name, disk.name)
     refusal = disk_refusal(view.cluster, ReplicaRequest.for_volume(volume.volume), disk)
     if refusal is not None:
@@ -305,5 +303,5 @@ def _refused_disk(view: View, volume: PodVolume, node: Node, disk: Disk) -> _Ref
     if rule is refusal_rules.Rule.SCHEDULING_SPACE:
         missing = needing.size - space.free
         if copied:
-            detail += f", with {format_bytes(copied)} for a copy of backing image {needing.backing_image}"
+            detail += f", with {quantity.format_bytes(copied)} for a copy of backing image {needing.backing_image}"
     return -CLOSENESS[rule], missing, place, detail

@@ -17,9 +17,8 @@ from typing import TypeAlias
 
 from scheduler_core.generic.cluster_state import NodeInfo
 from scheduler_core.generic.cycle_state import Argument, CycleState, UndecidableError
+from scheduler_core.model import generic, kube
 from scheduler_core.model.constraints import Cloud, LabelSelector, PodAffinityTerm, SpreadConstraint, Taint
-from scheduler_core.model.generic import Node
-from scheduler_core.model.kube import Pod
 from scheduler_core.values import replace
 
 Check = Callable[[NodeInfo], str]
@@ -131,7 +130,7 @@ def service_affinity(cycle_state: CycleState, argument: Argument) -> Check:
     return lambda node_info: FITS if required <= node_info.node.labels.items() else SERVICE_AFFINITY_MISMATCH
 
 
-def _first_service_node(cycle_state: CycleState) -> Node:
+def _first_service_node(cycle_state: CycleState) -> generic.Node:
     first_pod = cycle_state.first_service_pods[min(cycle_state.first_service_pods)]
     node_info = cycle_state.cluster.nodes.get(first_pod.node_name)
     if node_info is None or node_info.node.unschedulable:
@@ -175,7 +174,7 @@ _HARD_EFFECTS = frozenset({"NoSchedule", "NoExecute"})
 _CORE_RESOURCES = frozenset({"cpu", "memory", "ephemeral-storage"})
 _NATIVE_PREFIXES = ("hugepages-", "attachable-volumes-")
 
-NodeTest = Callable[[Node], bool]
+NodeTest = Callable[[generic.Node], bool]
 
 
 def node_resources_fit(cycle_state: CycleState, _: Argument) -> Check:
@@ -226,12 +225,12 @@ def node_affinity(cycle_state: CycleState, _: Argument) -> Check:
     return lambda node_info: FITS if matches(node_info.node) else AFFINITY_MISMATCH
 
 
-def affinity_test(pod: Pod) -> NodeTest:
+def affinity_test(pod: kube.Pod) -> NodeTest:
     """Returns whether a node matches a pod's selector and required affinity (RequiredNodeAffinity.Match)."""
     selector = pod.scheduling.node_selector
     terms = pod.scheduling.constraints.node_affinity
 
-    def matches(node: Node) -> bool:
+    def matches(node: generic.Node) -> bool:
         if not selector <= node.labels.items():
             return False
         return terms is None or any(term.matches(node.name, node.labels) for term in terms)
@@ -245,12 +244,12 @@ def pod_tolerates_node_taints(cycle_state: CycleState, _: Argument) -> Check:
     return lambda node_info: FITS if tolerates(node_info.node) else UNTOLERATED_TAINT
 
 
-def taint_test(pod: Pod) -> NodeTest:
+def taint_test(pod: kube.Pod) -> NodeTest:
     """Returns whether a pod tolerates a node's taints (FindMatchingUntoleratedTaint)."""
     return lambda node: all(taint.effect not in _HARD_EFFECTS or _tolerates(pod, taint) for taint in node.taints)
 
 
-def _tolerates(pod: Pod, taint: Taint) -> bool:
+def _tolerates(pod: kube.Pod, taint: Taint) -> bool:
     return any(toleration.tolerates(taint) for toleration in pod.scheduling.constraints.tolerations)
 
 
@@ -328,16 +327,16 @@ def closed_domains(cycle_state: CycleState) -> frozenset[_Domain]:
     return frozenset(closed)
 
 
-def _matches(term: PodAffinityTerm, pod: Pod) -> bool:
+def _matches(term: PodAffinityTerm, pod: kube.Pod) -> bool:
     return term.matches(pod.namespace, frozenset(), pod.scheduling.labels)
 
 
-def _matches_all(terms: _Terms, pod: Pod) -> bool:
+def _matches_all(terms: _Terms, pod: kube.Pod) -> bool:
     """Whether a pod matches all terms (podMatchesAllAffinityTerms); false without a term."""
     return bool(terms) and all(_matches(term, pod) for term in terms)
 
 
-def _domains(terms: Iterable[PodAffinityTerm], node: Node) -> list[_Domain]:
+def _domains(terms: Iterable[PodAffinityTerm], node: generic.Node) -> list[_Domain]:
     keys = [term.topology_key for term in terms]
     return [(key, node.labels[key]) for key in keys if key in node.labels]
 

@@ -37,22 +37,10 @@ from functools import cache, partial
 from msgspec import Struct
 
 from scheduler_core.cluster.view import View
-from scheduler_core.evaluation.competitors import CompetingVolumes, all_volumes, fitting_volumes, identity
+from scheduler_core.evaluation import competitors, single_node
 from scheduler_core.evaluation.fit import plan
-from scheduler_core.evaluation.single_node import NodeEvaluation
 from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.guard.replica_steering import (
-    Steering,
-    VolumesToCome,
-    disk_with_schedule,
-    evaluate_volumes,
-    legal_disks,
-    may_fit,
-    pending_allowances,
-    placed_identities,
-    reason_by_half,
-    with_placements,
-)
+from scheduler_core.guard import replica_steering
 from scheduler_core.model import longhorn, verdict
 from scheduler_core.model.longhorn import Placement, Replica
 from scheduler_core.model.quantity import format_bytes, format_count
@@ -103,34 +91,36 @@ def guard_placement(
     problem = _disk_problem(placement, state.view)
     if problem:
         return GuardDecision(GuardOutcome.REFUSED_SHAPE, placement, detail=problem)
-    scheduled = disk_with_schedule(placement.node, state.view)
+    scheduled = replica_steering.disk_with_schedule(placement.node, state.view)
     if scheduled:
         detail = f"the space of disk {scheduled} of node {placement.node} is allocated through a DiskSchedule"
         return GuardDecision(GuardOutcome.NOT_GUARDED, placement, detail=detail)
     others = (entry for entry in allowances if entry.replica != placement.replica)
-    pending = pending_allowances(others, state.view)
-    view = with_placements(state.view, pending)
+    pending = replica_steering.pending_allowances(others, state.view)
+    view = replica_steering.with_placements(state.view, pending)
 
     @cache
-    def to_come(node: str) -> VolumesToCome:
-        return VolumesToCome.of(view, state.demand.by_node.get(node) or (), ledger, node)
+    def to_come(node: str) -> replica_steering.VolumesToCome:
+        return replica_steering.VolumesToCome.of(view, state.demand.by_node.get(node) or (), ledger, node)
 
-    def competing_on(node: str, counted: Collection[str] = ()) -> CompetingVolumes:
+    def competing_on(node: str, counted: Collection[str] = ()) -> competitors.CompetingVolumes:
         placed = {entry.volume for entry in pending if entry.node == node} | {placement.volume}
         competing = to_come(node).competing(placed, view)
-        return competing.without(placed_identities(competing, placed.difference(counted), view))
+        return competing.without(replica_steering.placed_identities(competing, placed.difference(counted), view))
 
     on_node = {entry.volume for entry in pending if entry.node == placement.node}
     need = None if placement.volume in on_node else to_come(placement.node).need_of(placement.volume, view)
     if need is None:
-        steering = Steering(placement, view, competing_on, search.budget, other_nodes=search.other_nodes)
+        steering = replica_steering.Steering(
+            placement, view, competing_on, search.budget, other_nodes=search.other_nodes
+        )
         return _steer(steering, placement)
     volume, pod = need
     guard = _Guard(view, placement, volume, search.budget)
     return replace(guard.decide(competing_on(placement.node, {placement.volume})), pod=pod)
 
 
-def _steer(steering: Steering, placement: Placement) -> GuardDecision:
+def _steer(steering: replica_steering.Steering, placement: Placement) -> GuardDecision:
     place = steering.place()
     promised = steering.promised
     if place == placement and not promised:
@@ -178,13 +168,15 @@ class _Guard:
         self._budget = budget
         self._node = view.snapshot.longhorn_nodes[placement.node]
 
-    def decide(self, competing: CompetingVolumes) -> GuardDecision:
-        everything = all_volumes(competing)
+    def decide(self, competing: competitors.CompetingVolumes) -> GuardDecision:
+        everything = competitors.all_volumes(competing)
         decision = self._keep(everything.volumes)
         if decision is not None:
             return decision
-        fitting = fitting_volumes(competing, partial(may_fit, self._view, name=self._node.name, budget=self._budget))
-        if identity(self._volume) not in fitting.demanded:
+        fitting = competitors.fitting_volumes(
+            competing, partial(replica_steering.may_fit, self._view, name=self._node.name, budget=self._budget)
+        )
+        if competitors.identity(self._volume) not in fitting.demanded:
             return self._no_plan(f"volume {self._placement.volume} does not fit there together with older demand")
         for volumes in (fitting.volumes, fitting.demanded):
             if len(volumes) < len(everything.volumes):
@@ -195,14 +187,14 @@ class _Guard:
         return self._no_plan(f"{self._sentence(fitting.demanded)} is proven to fit {where}")
 
     def _keep(self, volumes: Mapping[str, PodVolume]) -> GuardDecision | None:
-        evaluation = evaluate_volumes(self._view, list(volumes.values()), self._node.name)
-        key = identity(self._volume)
+        evaluation = replica_steering.evaluate_volumes(self._view, list(volumes.values()), self._node.name)
+        key = competitors.identity(self._volume)
         if evaluation.refused is not None or key not in volumes:
             return None
-        index = [identity(volume) for volume in evaluation.required.volumes].index(key)
+        index = [competitors.identity(volume) for volume in evaluation.required.volumes].index(key)
         open_disks = evaluation.masks[index]
 
-        def on(uuids: Collection[str]) -> NodeEvaluation | None:
+        def on(uuids: Collection[str]) -> single_node.NodeEvaluation | None:
             # The volume may use these disks alone.
             bits = (1 << position for position, disk in enumerate(evaluation.disks) if disk.uuid in uuids)
             mask = open_disks & sum(bits)
@@ -213,10 +205,10 @@ class _Guard:
         if on_longhorns_disk is None:
             return self._no_plan(f"the watches show disk {disk.name} as closed to volume {self._placement.volume}")
         everything = self._sentence(volumes)
-        if reason_by_half(on_longhorns_disk, self._budget) is verdict.Reason.ROOM:
+        if replica_steering.reason_by_half(on_longhorns_disk, self._budget) is verdict.Reason.ROOM:
             detail = f"{everything} fits with volume {self._placement.volume} on disk {disk.name}"
             return GuardDecision(GuardOutcome.LEFT, self._placement, detail=detail)
-        elsewhere = on(legal_disks(self._view, self._placement, self._volume.volume) - {disk.uuid})
+        elsewhere = on(replica_steering.legal_disks(self._view, self._placement, self._volume.volume) - {disk.uuid})
         if elsewhere is None:
             return None
         disks = plan(elsewhere.required, elsewhere.profile, self._budget, elsewhere.allowed)

@@ -15,13 +15,12 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from scheduler_core.errors import CoreError, ResolutionError
+from scheduler_core import errors, values
 from scheduler_core.longhorn import node_status, refusal_rules, space, volume_validation
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.settings import AUTO_BALANCE_DISABLED, Settings, Version, parse_bool, parse_int
 from scheduler_core.model import kube, longhorn, quantity
 from scheduler_core.model.kube import ClaimSpec
-from scheduler_core.values import replace
 
 DRIVER = "driver.longhorn.io"
 MIN_SIZE = 10 * 1024**2
@@ -74,13 +73,13 @@ def volume_for_claim(
             backup that it is restored from is not known
     """
     if claim.request is None:
-        raise ResolutionError(f"{subject} asks for no storage: spec.resources.requests.storage is missing")
+        raise errors.ResolutionError(f"{subject} asks for no storage: spec.resources.requests.storage is missing")
     settings = known.settings
     if not settings.has_rule_since(VOLUME_TOPOLOGY):
         parameters = {key: value for key, value in parameters.items() if key != "volumeTopology"}
     error = volume_validation.parameter_error(parameters) or _claim_error(claim, parameters)
     if error:
-        raise ResolutionError(f"StorageClass of {subject}: {error}: correct the StorageClass or the claim")
+        raise errors.ResolutionError(f"StorageClass of {subject}: {error}: correct the StorageClass or the claim")
     engine = parameters.get("dataEngine") or longhorn.V1
     shared = _has_many_writers(claim, parameters)
     backup = _backup(parameters, known, subject)
@@ -113,7 +112,7 @@ def volume_for_claim(
     volume = _with_topology(volume, parameters, known)
     error = volume_validation.creation_error(volume, settings) or volume_validation.topology_key_error(volume, settings)
     if error:
-        raise ResolutionError(f"StorageClass of {subject}: {error}")
+        raise errors.ResolutionError(f"StorageClass of {subject}: {error}")
     return _with_image(volume, parameters, known.images, subject)
 
 
@@ -127,7 +126,7 @@ def _backup(parameters: Mapping[str, str], known: Provisioning, subject: str) ->
     # mutator.go: Create refuses the volume.
     if backup is None or not backup.volume_size:
         what = f"backup {name}" if name else "the backup of parameter fromBackup"
-        raise ResolutionError(f"{subject}: the size of {what} is not known, because Longhorn has no such Backup")
+        raise errors.ResolutionError(f"{subject}: the size of {what} is not known, because Longhorn has no such Backup")
     return backup
 
 
@@ -139,7 +138,7 @@ def _with_topology(volume: longhorn.Volume, parameters: Mapping[str, str], known
         return volume
     if parameters["volumeTopology"] != volume_validation.ZONAL:
         term = longhorn.TopologyTerm(region=domain.region)
-        return replace(volume, topology_requirement=(term,)) if domain.region else volume
+        return values.replace(volume, topology_requirement=(term,)) if domain.region else volume
     if not domain.zone:
         return volume
     term = (
@@ -150,7 +149,7 @@ def _with_topology(volume: longhorn.Volume, parameters: Mapping[str, str], known
     # Within a zone there is no hard anti-affinity of zones (mutator.go: Create).
     own = volume.replica_zone_soft_anti_affinity
     spread = "enabled" if own in ("", "ignored") else own
-    return replace(volume, topology_requirement=(term,), replica_zone_soft_anti_affinity=spread)
+    return values.replace(volume, topology_requirement=(term,), replica_zone_soft_anti_affinity=spread)
 
 
 def is_tied(parameters: Mapping[str, str]) -> bool:
@@ -168,9 +167,9 @@ def _with_image(
     if image is not None:
         error = volume_validation.backing_image_error(volume, image, parameters.get("backingImageDataSourceType", ""))
         if error:
-            raise ResolutionError(f"{subject}: {error}")
+            raise errors.ResolutionError(f"{subject}: {error}")
     elif parameters.get("backingImageDataSourceType") in ("download", "export-from-volume"):
-        return replace(
+        return values.replace(
             volume,
             backing_image="",
             node_selector=volume.node_selector + parameter_tags(parameters, "backingImageNodeSelector"),
@@ -234,7 +233,7 @@ def shards_as_replicas(volume: longhorn.Volume) -> longhorn.Volume:
     layout = volume.data_layout
     if layout is None:
         return volume
-    return replace(
+    return values.replace(
         volume,
         size=shard_size(volume.size, layout),
         whole_size=volume.size,
@@ -281,7 +280,7 @@ MODE = "storageCapacityMode"
 _DISK_TYPE_BY_ENGINE = {longhorn.V1: longhorn.FILESYSTEM, longhorn.V2: longhorn.BLOCK}
 
 
-class CapacityError(CoreError):
+class CapacityError(errors.CoreError):
     """A gRPC error; its text is ``Code: message``."""
 
 

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from scheduler_core.longhorn import placement, stages
-from scheduler_core.longhorn.anti_affinity import Tier
+from scheduler_core.longhorn import anti_affinity, placement, stages
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.refusal_rules import Refusal, Rule
 from scheduler_core.longhorn.replica_request import ReplicaRequest
@@ -143,7 +142,7 @@ class NodeExplanation(Struct, frozen=True):
 
     node: Node
     refusal: Refusal | None  # the rule that refuses the node whatever its disks, or None
-    tier: Tier | None  # the tier in which the node was tried, or None
+    tier: anti_affinity.Tier | None  # the tier in which the node was tried, or None
     disks: tuple[DiskExplanation, ...]  # ordered by name
 
 

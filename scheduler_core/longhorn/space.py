@@ -8,8 +8,7 @@ from msgspec import Struct
 
 from scheduler_core.longhorn.refusal_rules import Rule
 from scheduler_core.longhorn.settings import Settings
-from scheduler_core.model.longhorn import Disk, Volume
-from scheduler_core.model.quantity import format_bytes
+from scheduler_core.model import longhorn, quantity
 
 _INT64 = 2**63
 
@@ -45,17 +44,17 @@ def quotient(dividend: int, divisor: int) -> int:
     return dividend // divisor if dividend >= 0 else -(-dividend // divisor)
 
 
-def minimal_available(disk: Disk, settings: Settings) -> int:
+def minimal_available(disk: longhorn.Disk, settings: Settings) -> int:
     """Bytes that must stay available: a percentage of the maximum. The reserve plays no part."""
     return percent_of(disk.storage_maximum, settings.storage_minimal_available_percentage)
 
 
-def scheduling_limit(disk: Disk, settings: Settings) -> int:
+def scheduling_limit(disk: longhorn.Disk, settings: Settings) -> int:
     """Bytes that may be promised to replicas in total. A percentage of what is left of the maximum after the reserve."""
     return percent_of(disk.storage_maximum - disk.storage_reserved, settings.storage_over_provisioning_percentage)
 
 
-def disk_space(disk: Disk, settings: Settings, uncounted: int = 0, grants: int | None = None) -> DiskSpace:
+def disk_space(disk: longhorn.Disk, settings: Settings, uncounted: int = 0, grants: int | None = None) -> DiskSpace:
     """The space of a disk. `uncounted` bytes are promised already but not in storageScheduled yet. `grants` is a limit
     of its own, in addition to Longhorn's.
     """
@@ -83,50 +82,48 @@ def space_refusal(size: int, required: int, space: DiskSpace) -> Rule | None:
     return None
 
 
-def space_detail(rule: Rule, disk: Disk, settings: Settings, space: DiskSpace, volume: Volume) -> str:
+def space_detail(rule: Rule, disk: longhorn.Disk, settings: Settings, space: DiskSpace, volume: longhorn.Volume) -> str:
     """The numbers behind a space refusal, as a sentence."""
     if rule is Rule.ACTUAL_SPACE:
         return (
-            f"disk {disk.name}: {format_bytes(disk.storage_available)} available - {format_bytes(volume.actual_size)} "
+            f"disk {disk.name}: {quantity.format_bytes(disk.storage_available)} available - {quantity.format_bytes(volume.actual_size)} "
             f"actual size must be more than {minimal_available_text(disk, settings)}"
         )
     if rule is Rule.SCHEDULING_SPACE and space.grants is not None and space.grants == space.free:
-        granted = format_bytes(max(0, space.grants))
-        return (
-            f"disk {disk.name}: {format_bytes(volume.size)} must be at most the {granted} its DiskSchedule still grants"
-        )
+        granted = quantity.format_bytes(max(0, space.grants))
+        return f"disk {disk.name}: {quantity.format_bytes(volume.size)} must be at most the {granted} its DiskSchedule still grants"
     if rule is Rule.SCHEDULING_SPACE:
         limit = scheduling_limit(disk, settings)
         return (
-            f"disk {disk.name}: {format_bytes(volume.size)} + {format_bytes(limit - space.free)} scheduled must be "
+            f"disk {disk.name}: {quantity.format_bytes(volume.size)} + {quantity.format_bytes(limit - space.free)} scheduled must be "
             f"at most {scheduling_limit_text(disk, settings)}"
         )
     value = disk.storage_maximum if rule is Rule.STORAGE_MAXIMUM else disk.storage_available
     return f"disk {disk.name}: {rule.text} ({value})"
 
 
-def pressure_detail(disk: Disk, settings: Settings) -> str:
+def pressure_detail(disk: longhorn.Disk, settings: Settings) -> str:
     """The two rules by which Longhorn closes a disk for pressure: those of `space_refusal`, with size and written bytes 0."""
     return (
-        f"{format_bytes(disk.storage_available)} available must be more than {minimal_available_text(disk, settings)}, and "
-        f"{format_bytes(disk.storage_scheduled)} scheduled must be at most {scheduling_limit_text(disk, settings)}"
+        f"{quantity.format_bytes(disk.storage_available)} available must be more than {minimal_available_text(disk, settings)}, and "
+        f"{quantity.format_bytes(disk.storage_scheduled)} scheduled must be at most {scheduling_limit_text(disk, settings)}"
     )
 
 
-def minimal_available_text(disk: Disk, settings: Settings) -> str:
+def minimal_available_text(disk: longhorn.Disk, settings: Settings) -> str:
     percentage = settings.storage_minimal_available_percentage
-    minimal = format_bytes(minimal_available(disk, settings))
-    return f"{minimal} ({percentage} % of {format_bytes(disk.storage_maximum)})"
+    minimal = quantity.format_bytes(minimal_available(disk, settings))
+    return f"{minimal} ({percentage} % of {quantity.format_bytes(disk.storage_maximum)})"
 
 
-def scheduling_limit_text(disk: Disk, settings: Settings) -> str:
+def scheduling_limit_text(disk: longhorn.Disk, settings: Settings) -> str:
     percentage = settings.storage_over_provisioning_percentage
-    limit = format_bytes(scheduling_limit(disk, settings))
-    reserved = format_bytes(disk.storage_reserved)
-    return f"{limit} ({percentage} % of {format_bytes(disk.storage_maximum)} - {reserved} reserved)"
+    limit = quantity.format_bytes(scheduling_limit(disk, settings))
+    reserved = quantity.format_bytes(disk.storage_reserved)
+    return f"{limit} ({percentage} % of {quantity.format_bytes(disk.storage_maximum)} - {reserved} reserved)"
 
 
-def under_pressure(disk: Disk, percentage: int) -> bool:
+def under_pressure(disk: longhorn.Disk, percentage: int) -> bool:
     """Whether best-effort auto-balance moves replicas off a disk (IsDiskUnderPressure)."""
     # It does when the unused bytes (available - reserved) are less than 100 - `percentage` per cent of the maximum.
     unused = disk.storage_available - disk.storage_reserved
@@ -134,7 +131,7 @@ def under_pressure(disk: Disk, percentage: int) -> bool:
     return share < 100 - percentage
 
 
-def fits_without_pressure(disk: Disk, settings: Settings, size: int, required: int) -> bool:
+def fits_without_pressure(disk: longhorn.Disk, settings: Settings, size: int, required: int) -> bool:
     """Whether a replica fits without putting the disk under pressure. The use must stay below the pressure percentage.
     Mirrors IsSchedulableToDiskConsiderDiskPressure: the use counts `required`, not `size`.
     """

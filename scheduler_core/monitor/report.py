@@ -14,8 +14,7 @@ from scheduler_core.decide.filter import filter_nodes
 from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.contention import Contention
 from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.model.kube import Pod
-from scheduler_core.model.quantity import natural_key
+from scheduler_core.model import kube, quantity
 from scheduler_core.model.verdict import Reason
 from scheduler_core.monitor import capacity_report, demand_monitor
 from scheduler_core.monitor.node_rows import NodeCondition, NodeRow, SpaceTotal, node_rows
@@ -45,7 +44,7 @@ def sort_candidates(view: View, decision: Decision) -> list[str]:
             group, rank = 2, -max((space.free for space in spaces), default=0)
         else:
             group, rank = 3, -_ORDER[reason]
-        return group, rank, natural_key(name), name
+        return group, rank, quantity.natural_key(name), name
 
     return [name for name, _ in sorted(zip(decision.candidates, decision.reasons, strict=True), key=closeness)]
 
@@ -66,7 +65,7 @@ class NearestNode(Struct, frozen=True):
 class WaitingRow(Struct, frozen=True):
     """A pod without a node."""
 
-    pod: Pod
+    pod: kube.Pod
     size: int = 0  # bytes of its Longhorn volumes in sum
     nodes: int = 0  # how many nodes there are
     fitting: int = 0  # how many of them fit now
@@ -75,12 +74,12 @@ class WaitingRow(Struct, frozen=True):
     error: str = ""  # why nothing can be decided about the pod; "" if it can
 
 
-def pods_on_node(view: View, node: str) -> list[Pod]:
+def pods_on_node(view: View, node: str) -> list[kube.Pod]:
     pods = (pod for pod in view.snapshot.pods.values() if pod.node_name == node and pod.live and pod.volumes)
-    return sorted(pods, key=lambda pod: natural_key(pod.key))
+    return sorted(pods, key=lambda pod: quantity.natural_key(pod.key))
 
 
-def waiting_pods(view: View) -> tuple[Pod, ...]:
+def waiting_pods(view: View) -> tuple[kube.Pod, ...]:
     """Returns the live, unscheduled pods with claims, the oldest first."""
     pods = pods_on_node(view, "")
     return tuple(sorted(pods, key=lambda pod: pod.created or "~"))
@@ -92,7 +91,7 @@ def candidate_nodes(view: View) -> list[str]:
 
 
 def waiting_row(
-    pod: Pod, state: ClusterState, options: FilterOptions, contenders: Contenders, refused: Mapping[str, str]
+    pod: kube.Pod, state: ClusterState, options: FilterOptions, contenders: Contenders, refused: Mapping[str, str]
 ) -> WaitingRow:
     """Returns a pod's row by the decision of `/filter`; `refused`: kube-scheduler's own reasons, by node."""
     nodes = candidate_nodes(state.view)
@@ -119,7 +118,7 @@ def waiting_row(
     )
 
 
-def _closest_node(pod: Pod, decision: Decision, state: ClusterState, options: FilterOptions) -> NearestNode | None:
+def _closest_node(pod: kube.Pod, decision: Decision, state: ClusterState, options: FilterOptions) -> NearestNode | None:
     """Returns the node that lacks the fewest bytes or, where all lack something else, the one that passed most rules."""
     reasons = dict(zip(decision.candidates, decision.reasons, strict=True))
     order = sort_candidates(state.view, decision)
@@ -155,7 +154,7 @@ class StatusReport(Struct, frozen=True):
     rows: tuple[NodeRow, ...] = ()  # the nodes, worst first
     space: SpaceTotal = field(default_factory=SpaceTotal)  # of all disks
     largest_volumes: Mapping[str, int] = {}  # by Longhorn's StorageClasses, as in `CapacityReport`
-    waiting: tuple[Pod, ...] = ()  # pods with claims and without a node, the oldest first
+    waiting: tuple[kube.Pod, ...] = ()  # pods with claims and without a node, the oldest first
 
     @property
     def disks(self) -> int:

@@ -22,20 +22,9 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
+from scheduler_core.longhorn import new_volume_placement, node_status, placement, replenish, settings, volume_validation
 from scheduler_core.longhorn.cluster import DEGRADED
-from scheduler_core.longhorn.new_volume_placement import join_reasons
-from scheduler_core.longhorn.node_status import ROUNDING, is_down
-from scheduler_core.longhorn.placement import DiskCandidate, PlacementResult, schedule_replica
-from scheduler_core.longhorn.replenish import (
-    HEALTHY,
-    NO_REPLENISHMENT,
-    is_usable,
-    replenishments,
-    wait_before_new_replica,
-)
 from scheduler_core.longhorn.replica_request import LINKED_CLONE, ReplicaRequest, auto_balance_mode
-from scheduler_core.longhorn.settings import AUTO_BALANCE_DISABLED
-from scheduler_core.longhorn.volume_validation import FAULTED, readiness_refusal
 from scheduler_core.model import longhorn
 from scheduler_core.model.longhorn import BEST_EFFORT, DISABLED, FILESYSTEM, STRICT_LOCAL, V1
 from scheduler_core.predict.predicted_cluster import ChangesByObject, PredictedCluster, WhatIfError, list_replica
@@ -82,9 +71,9 @@ def next_step(cluster: PredictedCluster, name: str, choose: Choose) -> ReplicaSt
         return _place_new_volume(cluster, volume, choose)
     if not healthy_replicas(cluster, name):
         return ReplicaStep(cluster, problem=NO_DATA)
-    follows = volume.data_locality == BEST_EFFORT and volume.robustness == HEALTHY
+    follows = volume.data_locality == BEST_EFFORT and volume.robustness == replenish.HEALTHY
     affinity = volume.current_node_id if follows and lacks_local_replica(volume, replicas) else ""
-    missing = volume.number_of_replicas - sum(1 for replica in replicas if is_usable(volume, replica))
+    missing = volume.number_of_replicas - sum(1 for replica in replicas if replenish.is_usable(volume, replica))
     if missing <= 0 and not affinity:
         return _remove_extra_replica(cluster, volume, replicas, choose)
     if not cluster.state.view.settings.concurrent_replica_rebuild_per_node_limit:
@@ -92,7 +81,7 @@ def next_step(cluster: PredictedCluster, name: str, choose: Choose) -> ReplicaSt
     hard_affinity = affinity if missing <= 0 else ""
     if volume.data_locality == STRICT_LOCAL:
         hard_affinity = next(replica.node_id for replica in replicas if holds_data(cluster, replica))
-    wait = wait_before_new_replica(cluster.state.view.cluster, volume, replicas, hard_affinity)
+    wait = replenish.wait_before_new_replica(cluster.state.view.cluster, volume, replicas, hard_affinity)
     if wait > _NO_WAIT:
         return ReplicaStep(cluster, problem="Longhorn waits for the failed replica", wait=wait)
     step = _add_replica(cluster, volume, hard_affinity, choose)
@@ -107,7 +96,12 @@ def holds_data(cluster: PredictedCluster, replica: longhorn.Replica) -> bool:
     that.
     """
     place = cluster.disk_of(replica)
-    if replica.failed_at or place is None or not place[1].ready or is_down(cluster.state.view.cluster, replica.node_id):
+    if (
+        replica.failed_at
+        or place is None
+        or not place[1].ready
+        or node_status.is_down(cluster.state.view.cluster, replica.node_id)
+    ):
         return False
     return replica.healthy_at != "" or not any(
         each.healthy_at for each in cluster.state.view.replicas_of(replica.volume)
@@ -124,7 +118,7 @@ def lacks_local_replica(volume: longhorn.Volume, replicas: Iterable[longhorn.Rep
     node = volume.current_node_id
     if not node or volume.data_locality not in (BEST_EFFORT, STRICT_LOCAL):
         return False
-    return not any(replica.node_id == node and is_usable(volume, replica) for replica in replicas)
+    return not any(replica.node_id == node and replenish.is_usable(volume, replica) for replica in replicas)
 
 
 def _place_new_volume(cluster: PredictedCluster, volume: longhorn.Volume, choose: Choose) -> ReplicaStep:
@@ -135,28 +129,32 @@ def _place_new_volume(cluster: PredictedCluster, volume: longhorn.Volume, choose
         if not following.changed:
             return replace(step, problem=following.problem)
         step = replace(following, copied_bytes=0)
-    robust: Any = replace(volume, robustness=HEALTHY) if volume.current_node_id else volume
+    robust: Any = replace(volume, robustness=replenish.HEALTHY) if volume.current_node_id else volume
     return replace(step, cluster=step.cluster.update({("volumes", volume.name): robust}))
 
 
 def _add_replica(cluster: PredictedCluster, volume: longhorn.Volume, affinity: str, choose: Choose) -> ReplicaStep:
     result = new_replica_placement(cluster, volume, affinity)
     if not result.choices:
-        return ReplicaStep(cluster, problem=join_reasons(result.reasons) or "no disk can take a replica")
+        return ReplicaStep(
+            cluster, problem=new_volume_placement.join_reasons(result.reasons) or "no disk can take a replica"
+        )
     candidate = result.choices[choose(len(result.choices))].candidate
     return rebuild_replica(cluster, volume, candidate, affinity)
 
 
-def new_replica_placement(cluster: PredictedCluster, volume: longhorn.Volume, affinity: str = "") -> PlacementResult:
+def new_replica_placement(
+    cluster: PredictedCluster, volume: longhorn.Volume, affinity: str = ""
+) -> placement.PlacementResult:
     """Returns every disk that Longhorn may choose for another replica, or why there is none."""
     # `affinity` is the only node that the replica may be on, "" for any.
     view = cluster.state.view
     replicas = view.replicas_of(volume.name)
-    return schedule_replica(view.cluster, volume, _new_replica(volume, replicas, affinity), replicas)
+    return placement.schedule_replica(view.cluster, volume, _new_replica(volume, replicas, affinity), replicas)
 
 
 def rebuild_replica(
-    cluster: PredictedCluster, volume: longhorn.Volume, place: DiskCandidate, affinity: str = ""
+    cluster: PredictedCluster, volume: longhorn.Volume, place: placement.DiskCandidate, affinity: str = ""
 ) -> ReplicaStep:
     """Creates another replica of a volume on a disk, with data."""
     view = cluster.state.view
@@ -191,7 +189,7 @@ def _new_replica(volume: longhorn.Volume, replicas: Iterable[longhorn.Replica], 
 def with_written_bytes(disk: longhorn.Disk, count: int) -> longhorn.Disk:
     """Returns the disk with `count` fewer available bytes, more for a negative count, rounded as in Longhorn's status."""
     available = min(disk.storage_maximum, max(0, disk.storage_available - count)) if count else disk.storage_available
-    rounding = available % ROUNDING if count and disk.spec_type == FILESYSTEM else 0
+    rounding = available % node_status.ROUNDING if count and disk.spec_type == FILESYSTEM else 0
     return replace(disk, storage_available=available - rounding)
 
 
@@ -208,9 +206,9 @@ def _remove_extra_replica(
         elsewhere = [replica for replica in healthy if replica.node_id != volume.current_node_id]
         candidates = elsewhere if volume.data_locality == BEST_EFFORT and elsewhere else healthy
     if not candidates:
-        return ReplicaStep(_with_robustness(cluster, volume, HEALTHY))
+        return ReplicaStep(_with_robustness(cluster, volume, replenish.HEALTHY))
     extra = candidates[choose(len(candidates))]
-    return ReplicaStep(_with_robustness(remove_replica(cluster, extra), volume, HEALTHY), changed=True)
+    return ReplicaStep(_with_robustness(remove_replica(cluster, extra), volume, replenish.HEALTHY), changed=True)
 
 
 def _with_robustness(cluster: PredictedCluster, volume: longhorn.Volume, robustness: str) -> PredictedCluster:
@@ -246,7 +244,7 @@ def fail_replicas(cluster: PredictedCluster, replicas: Iterable[longhorn.Replica
         if volume is None:
             continue
         if not any(is_healthy(replica) for replica in cluster.state.view.replicas_of(name)):
-            changes["volumes", name] = replace(volume, robustness=FAULTED)
+            changes["volumes", name] = replace(volume, robustness=volume_validation.FAULTED)
         elif volume.robustness != DEGRADED:
             changes["volumes", name] = replace(volume, robustness=DEGRADED, last_degraded_at=now)
     return cluster.update(changes)
@@ -302,10 +300,10 @@ def _can_take_extra_replica(cluster: PredictedCluster, volume: longhorn.Volume) 
     replicas = view.replicas_of(volume.name)
     steady = (
         volume.state == "attached"
-        and volume.robustness == HEALTHY
+        and volume.robustness == replenish.HEALTHY
         and volume.node_id == volume.current_node_id != ""
         and volume.name not in view.indexes.requested_sizes
-        and readiness_refusal(volume, replicas, view.cluster) is None
+        and volume_validation.readiness_refusal(volume, replicas, view.cluster) is None
     )
     movable = volume.data_engine == V1 and volume.data_locality != STRICT_LOCAL and volume.clone_mode != LINKED_CLONE
     return (
@@ -348,13 +346,15 @@ def replica_moves(cluster: PredictedCluster, name: str) -> Iterable[ReplicaMove]
 
     def is_steady(after: PredictedCluster) -> bool:
         view = after.state.view
-        return replenishments(view.cluster, volume, view.replicas_of(volume.name)) == {NO_REPLENISHMENT}
+        return replenish.replenishments(view.cluster, volume, view.replicas_of(volume.name)) == {
+            replenish.NO_REPLENISHMENT
+        }
 
     return (move for move in moves if all(is_steady(apply_move(cluster, move, target)) for target in checked))
 
 
 def is_auto_balanced(cluster: PredictedCluster, volume: longhorn.Volume) -> bool:
-    return auto_balance_mode(volume, cluster.state.view.settings) != AUTO_BALANCE_DISABLED
+    return auto_balance_mode(volume, cluster.state.view.settings) != settings.AUTO_BALANCE_DISABLED
 
 
 def _volume_while_moving(volume: longhorn.Volume) -> longhorn.Volume:
@@ -362,7 +362,7 @@ def _volume_while_moving(volume: longhorn.Volume) -> longhorn.Volume:
         volume,
         number_of_replicas=volume.number_of_replicas + 1,
         data_locality=DISABLED,
-        replica_auto_balance=AUTO_BALANCE_DISABLED,
+        replica_auto_balance=settings.AUTO_BALANCE_DISABLED,
     )
 
 
@@ -376,5 +376,5 @@ def apply_move(cluster: PredictedCluster, move: ReplicaMove, target: DiskPlace) 
     disk = next((each for each in node.disks if each.name == target.disk), None) if node is not None else None
     if volume is None or replica is None or node is None or disk is None:
         raise WhatIfError(f"replica {move.replica} of volume {move.volume} cannot be moved to {'/'.join(target)}")
-    step = rebuild_replica(cluster, _volume_while_moving(volume), DiskCandidate(node, disk))
+    step = rebuild_replica(cluster, _volume_while_moving(volume), placement.DiskCandidate(node, disk))
     return remove_replica(step.cluster, replica)

@@ -15,9 +15,8 @@ from types import MappingProxyType
 
 from msgspec import Struct
 
-from scheduler_core import values
+from scheduler_core import errors, values
 from scheduler_core.cluster.view import View
-from scheduler_core.errors import MissingObjectError, ResolutionError
 from scheduler_core.longhorn import csi_driver
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.longhorn import TopologyTerm
@@ -198,14 +197,14 @@ def _claim(pod: kube.Pod, mount: kube.ClaimVolume, snapshot: Snapshot) -> kube.C
     claim = snapshot.claims.get((pod.namespace, mount.claim))
     if claim is None:
         if mount.template is None:
-            raise MissingObjectError("PersistentVolumeClaim", f"{pod.namespace}/{mount.claim}", f"pod {pod.key}")
+            raise errors.MissingObjectError("PersistentVolumeClaim", f"{pod.namespace}/{mount.claim}", f"pod {pod.key}")
         if mount.problem:
-            raise ResolutionError(mount.problem)
+            raise errors.ResolutionError(mount.problem)
         return kube.Claim(pod.namespace, mount.claim, mount.template)
     if mount.ephemeral and not any(
         kind == "Pod" and name == pod.name and pod.uid in ("", uid) for kind, name, uid in claim.owners
     ):
-        raise ResolutionError(
+        raise errors.ResolutionError(
             f"PersistentVolumeClaim {claim.namespace}/{claim.name} exists but does not belong to pod {pod.key}, "
             f"whose ephemeral volume {mount.name} needs that name: delete the claim or rename the volume"
         )

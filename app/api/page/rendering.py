@@ -20,8 +20,7 @@ from app.schemas.decision import NodeAnswer, disk_names
 from scheduler_core.longhorn.cluster import parse_time
 from scheduler_core.model.longhorn import Node
 from scheduler_core.model.quantity import format_age, format_count, natural_key
-from scheduler_core.monitor.capacity_report import DiskUsage
-from scheduler_core.monitor.node_rows import SpaceTotal, scheduling_limit_of
+from scheduler_core.monitor import capacity_report, node_rows
 from scheduler_core.monitor.report import StatusReport
 from scheduler_core.predict.node_loss import MAX_NODES, NodeLossOutcome
 
@@ -212,7 +211,7 @@ class UseBar(Struct, frozen=True):
 class DiskLine(Struct, frozen=True):
     """A disk of a row with its bar."""
 
-    usage: DiskUsage
+    usage: capacity_report.DiskUsage
     bar: UseBar
 
     @property
@@ -221,26 +220,26 @@ class DiskLine(Struct, frozen=True):
         return max(0, self.usage.free) if self.usage.closed_by is None else 0
 
 
-def disk_line(usage: DiskUsage) -> DiskLine:
-    limit = scheduling_limit_of(usage)
-    return DiskLine(usage, _bar(SpaceTotal.of([usage]), limit, over=usage.free < 0))
+def disk_line(usage: capacity_report.DiskUsage) -> DiskLine:
+    limit = node_rows.scheduling_limit_of(usage)
+    return DiskLine(usage, _bar(node_rows.SpaceTotal.of([usage]), limit, over=usage.free < 0))
 
 
-def total_bar(space: SpaceTotal) -> UseBar:
+def total_bar(space: node_rows.SpaceTotal) -> UseBar:
     return _bar(space, space.limit, over=False)
 
 
-def lines_of(disks: Sequence[DiskUsage], limit: int) -> list[DiskLine]:
+def lines_of(disks: Sequence[capacity_report.DiskUsage], limit: int) -> list[DiskLine]:
     """Returns the first disks, those with the least free space first."""
 
-    def badness(usage: DiskUsage) -> tuple[Any, ...]:
-        whole = scheduling_limit_of(usage)
+    def badness(usage: capacity_report.DiskUsage) -> tuple[Any, ...]:
+        whole = node_rows.scheduling_limit_of(usage)
         return usage.closed_by is None, usage.free / whole if whole else 0.0, natural_key(usage.disk)
 
     return [disk_line(usage) for usage in sorted(disks, key=badness)[:limit]]
 
 
-def _bar(space: SpaceTotal, limit: int, *, over: bool) -> UseBar:
+def _bar(space: node_rows.SpaceTotal, limit: int, *, over: bool) -> UseBar:
     scheduled = _share(space.scheduled, limit)
     written = _share(space.written, space.maximum)
     return UseBar(
