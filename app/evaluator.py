@@ -17,14 +17,14 @@ from scheduler_core.decide.explain import Explanation, explain_nodes
 from scheduler_core.decide.filter import candidate_volumes, filter_nodes
 from scheduler_core.errors import MissingObjectError, ResolutionError
 from scheduler_core.evaluation.contention import Contention, EquivalenceCache
-from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.evaluation.disk_profiles import ClusterState
 from scheduler_core.generic.cycle_state import LonghornFacts
 from scheduler_core.guard.placement_guard import STEPS_PER_PLACEMENT, guards_every_node
 from scheduler_core.guard.replica_steering import exclude_taken_nodes
 from scheduler_core.model.kube import Pod, is_same_pod
 from scheduler_core.model.longhorn import Placement
 from scheduler_core.packing.budget import Budget
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from scheduler_core.volumes.resolve import exceeds_attach_limit, missing_storage_classes
 
 

@@ -21,7 +21,7 @@ import typer
 from devcluster import kubernetes_version, prometheus
 from devcluster.build import cache_folder, ensure_built, ensure_helm_built
 from devcluster.errors import ConfigError, DevClusterError
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 
 if TYPE_CHECKING:
     from devcluster.stack import StackOptions

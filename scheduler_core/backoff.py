@@ -8,7 +8,7 @@ import math
 
 from msgspec import Struct
 
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 
 # 2.0**1024 overflows. With this many doublings any pause has reached its bound.
 _MAX_DOUBLINGS = 1000

@@ -19,7 +19,7 @@ from scheduler_core.model import longhorn
 from scheduler_core.model.longhorn import V1, V2
 from scheduler_core.model.quantity import parse_bytes
 from scheduler_core.model.snapshot import NamespacedName
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from simulator import images
 from simulator.action_runner import ActionRunner
 from simulator.attacher import Attachment, AttachmentObservation, Publish, PublishCalls, decide_attachment

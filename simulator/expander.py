@@ -11,7 +11,7 @@ from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.csi_driver import csi_size
 from scheduler_core.longhorn.volume_validation import check_expansion
 from scheduler_core.model.quantity import parse_bytes
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from simulator.actions import Action, AfterDelay, PatchObject, RequeueAfter
 from simulator.config import Config
 from simulator.disk_schedule_grants import Schedules, granted_size

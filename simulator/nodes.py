@@ -10,12 +10,12 @@ from msgspec import Struct
 from app.kube.resources import CSI_NODES, LONGHORN_INSTANCE_MANAGERS, LONGHORN_NAMESPACE, LONGHORN_NODES
 from scheduler_core.errors import CoreError, QuantityError
 from scheduler_core.longhorn.cluster import Cluster
-from scheduler_core.longhorn.node_status import CollectedDisk, ManagerPod, sync_node, sync_node_remotely
+from scheduler_core.longhorn.node_controller import CollectedDisk, ManagerPod, sync_node, sync_node_remotely
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.kube import Condition
 from scheduler_core.model.longhorn import BLOCK, FILESYSTEM, V1, V2
 from scheduler_core.model.quantity import parse_bytes
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from simulator.actions import Action, CreateObject, PatchObject, ReplaceStatus
 from simulator.config import Config
 from simulator.objects import DISK_LABEL, DISKS, DOWN, DRIVER, STOPPED_MANAGER, Json, KubeObject

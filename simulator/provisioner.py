@@ -20,7 +20,7 @@ from scheduler_core.longhorn.csi_driver import (
     get_capacity,
     volume_for_claim,
 )
-from scheduler_core.longhorn.node_status import REGION_LABEL, ZONE_LABEL
+from scheduler_core.longhorn.node_controller import REGION_LABEL, ZONE_LABEL
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.snapshot import Snapshot

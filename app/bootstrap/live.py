@@ -42,7 +42,7 @@ from scheduler_core.decide.decision import Competing, Contenders
 from scheduler_core.decide.extender_settings import GuardMode
 from scheduler_core.decide.offered_nodes import offers_on_node
 from scheduler_core.leadership import endpoint_slice
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 
 _TIMING = Timing(monotonic, random.uniform)
 _now = partial(datetime.now, UTC)

@@ -56,13 +56,15 @@ _WITH_OLD_NAMESPACE = frozenset({"serve", "schedule", "disk-schedule", "snapshot
 LOGGING = frozenset({"schedule", "doctor", "policy"})
 # The others are named as their command.
 _MODULES = {
-    "headroom": "planning",
-    "maintenance": "planning",
+    "decisions": "waiting_and_decisions",
+    "headroom": "headroom_and_maintenance",
+    "maintenance": "headroom_and_maintenance",
     "policy": "schedule",
-    "rebalance": "remedies",
+    "rebalance": "remedies_and_rebalance",
+    "remedies": "remedies_and_rebalance",
     "scheduler-config": "scheduler_registration",
     "snapshot": "cluster_source",
-    "waiting": "decisions",
+    "waiting": "waiting_and_decisions",
 }
 _OLD_NAMES = {"namespace": "longhorn-namespace"}
 

@@ -36,7 +36,7 @@ from scheduler_core.errors import CoreError
 from scheduler_core.leadership import election, endpoint_slice
 from scheduler_core.model import installation, kube, quantity
 from scheduler_core.model.snapshot import Snapshot
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 
 if TYPE_CHECKING:  # a command that does not serve needs none of it
     from fastapi import FastAPI

@@ -14,9 +14,9 @@ from msgspec import Struct
 
 from app.cli import cluster_source, options, render
 from app.settings import BestEffort
-from scheduler_core import errors, values
+from scheduler_core import errors, structs
 from scheduler_core.cluster.view import View
-from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.evaluation.disk_profiles import ClusterState
 from scheduler_core.model.quantity import format_bytes, format_count
 from scheduler_core.monitor import capacity_report, node_rows
 from scheduler_core.monitor.report import StatusReport, placement_problems, status_report
@@ -178,7 +178,7 @@ class _Layout(Struct, frozen=True):
         letters = _ASCII_LETTERS if console.options.ascii_only else _LETTERS
         without_bar = cls(console.width >= _REASON_WIDTH, _NARROW_STATE, letters, grouped)
         width = console.width - _full_width(_usage_table(answer, without_bar, console), console) - 2
-        return values.replace(without_bar, bar=min(width, _MAX_BAR) if width >= _MIN_BAR else 0)
+        return structs.replace(without_bar, bar=min(width, _MAX_BAR) if width >= _MIN_BAR else 0)
 
 
 def print_usage(answer: dict[str, Any], console: render.Console, *, grouped: bool) -> None:

@@ -219,7 +219,7 @@ def _remedies(
     """Returns what would help the first pods that no node fits at the end of an order, by a short search that changes no node
     which is drained or lost.
     """
-    from app.cli.remedies import EXPLAIN_DECISIONS
+    from app.cli.remedies_and_rebalance import EXPLAIN_DECISIONS
     from app.schemas.remedies_answer import remedy_answer
     from scheduler_core.predict.remedies import find_remedies
 

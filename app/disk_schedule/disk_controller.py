@@ -26,7 +26,7 @@ from scheduler_core.disk_schedule import reconcile as decisions
 from scheduler_core.disk_schedule.occupancy import NO_OCCUPANTS, DiskOccupancy, occupancy_by_disk
 from scheduler_core.model.disk_schedule import FINALIZER, DiskSchedule, DiskScheduleStatus, Fault, RequestKind
 from scheduler_core.model.longhorn import Node, Replica
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 
 log = structlog.get_logger("controllers")
 

@@ -10,7 +10,7 @@ from app.disk_schedule.controller import Controller
 from app.disk_schedule.informer import ImageObject, InformerObject, Version, VolumeObject, condition_of
 from app.kube.resources import LONGHORN_BACKING_IMAGES, LONGHORN_REPLICAS, LONGHORN_VOLUMES
 from app.runtime.work_queue import Requeue
-from scheduler_core import errors, values
+from scheduler_core import errors, structs
 from scheduler_core.convert import disk_schedule as convert
 from scheduler_core.convert.meta import header
 from scheduler_core.disk_schedule import backing_images
@@ -262,7 +262,7 @@ class ReplicaController(Controller):
             replica = self.cache.replicas.object_of(raw).value
             if isinstance(replica, Fault):
                 # It still shows whether it is being deleted.
-                replica = values.replace(Replica(key, ""), deleting=header(raw).deleting)
+                replica = structs.replace(Replica(key, ""), deleting=header(raw).deleting)
             writes = disk_writes.release_replica(replica, watches.readable(cached_schedules))
             await self.writer.write_all(
                 writes, writer.ReadObjects(cached_schedules, objects={(RequestKind.REPLICA, key): raw})

@@ -34,7 +34,7 @@ from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model.disk_schedule import DiskSchedule, DiskScheduleSpec, Fault, RequestKind
 from scheduler_core.model.longhorn import Node, Replica, Volume
 from scheduler_core.model.snapshot import Snapshot
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 
 _Value = TypeVar("_Value")
 _MAX_AGE = 0.25

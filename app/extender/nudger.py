@@ -22,7 +22,7 @@ from app.evaluator import Evaluator, StateSource
 from app.kube.client import ApiError, KubeClient
 from app.kube.resources import PODS
 from app.runtime.decision_thread import Turns
-from scheduler_core import caches, errors, values
+from scheduler_core import caches, errors, structs
 from scheduler_core.cluster.update import build_view, empty_snapshot
 from scheduler_core.cluster.view import View
 from scheduler_core.convert import generic, snapshot_kinds
@@ -331,7 +331,7 @@ class Nudger:
         if isinstance(contenders, Competing):
             ledger = self._pending.add_to(contenders.ledger)
             # No later request has these contenders, so that the results are not cached.
-            return values.replace(contenders, ledger=ledger, equivalence=EquivalenceCache())
+            return structs.replace(contenders, ledger=ledger, equivalence=EquivalenceCache())
         return Competing(self._no_demand, self._pending.add_to(self._no_offers), self._contention, EquivalenceCache())
 
     async def _write(self, pod: Pod, refusal: RefusedPod) -> None:

@@ -21,7 +21,7 @@ from app.runtime import logs, wait_at_most
 from app.runtime.elector import Elector
 from scheduler_core.offers import handover_record, outstanding_offer
 from scheduler_core.offers.ledger import Ledger
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 
 log = structlog.get_logger("handover")
 

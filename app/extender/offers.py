@@ -36,7 +36,7 @@ from scheduler_core.offers import outstanding_offer
 from scheduler_core.offers.handover_record import HandoverRecord
 from scheduler_core.offers.ledger import Ledger, step
 from scheduler_core.packing.budget import STEPS_PER_REQUEST, Budget
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from scheduler_core.volumes.resolve import PodVolume
 
 log = structlog.get_logger("offers")

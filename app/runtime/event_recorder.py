@@ -20,7 +20,7 @@ from msgspec import Struct
 from app.kube.client import ApiError, KubeClient
 from app.kube.resources import EVENTS
 from app.runtime.work_queue import Requeue, WorkQueue
-from scheduler_core import caches, errors, values
+from scheduler_core import caches, errors, structs
 from scheduler_core.backoff import Backoff
 from scheduler_core.convert.kube import ObjectEvent, ObjectReference, event_patch, new_event
 
@@ -186,7 +186,7 @@ class EventRecorder:
             self._events.put(name, recorded)
         else:
             before = recorded.event
-            recorded.event = values.replace(before, message=message, last=time, count=before.count + 1)
+            recorded.event = structs.replace(before, message=message, last=time, count=before.count + 1)
         since = self._clock() - recorded.written_at
         if message == recorded.written and since < REPEAT_SECONDS:
             return

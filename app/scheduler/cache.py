@@ -32,13 +32,13 @@ from scheduler_core.cluster.view import View
 from scheduler_core.convert.generic import PendingPod, pod_on_node
 from scheduler_core.decide import decision, score_facts
 from scheduler_core.evaluation.contention import Contention, EquivalenceCache
-from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.evaluation.disk_profiles import ClusterState
 from scheduler_core.generic import cluster_state, rule_registry, scheduler
 from scheduler_core.generic.policy import Policy, kinds_read
 from scheduler_core.model import generic, kube
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.offers.ledger import Ledger
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 
 LONGHORN = "longhorn"
 _PODS = "pods"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from scheduler_core import errors, values
+from scheduler_core import errors, structs
 from scheduler_core.convert.generic import PendingPod
 from scheduler_core.generic import cluster_state, scheduler
 from scheduler_core.generic.policy import (
@@ -39,7 +39,7 @@ def decide(  # noqa: PLR0913, PLR0917 # the inputs of a decision
     closed = node_refusals(pod, state, policy) if unsupported is UnsupportedMode.REFUSE else {}
     open_nodes = [name for name in state.node_names if name not in closed] if closed else None
     result = scheduler.schedule(pod, open_nodes, state, policy, select_host, facts_for)
-    return values.replace(result, unavailable={**result.unavailable, **closed}) if closed else result
+    return structs.replace(result, unavailable={**result.unavailable, **closed}) if closed else result
 
 
 class PlacedPod(Struct, frozen=True, rename={"best": "equallyGood"}):

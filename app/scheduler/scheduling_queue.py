@@ -17,7 +17,7 @@ from msgspec import Struct
 from scheduler_core.backoff import Backoff
 from scheduler_core.convert.generic import PendingPod
 from scheduler_core.model.generic import PodKey
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 
 MIN_BACKOFF = 1.0
 # As kube-scheduler's back-off (podMaxBackoffSeconds).

@@ -23,7 +23,7 @@ from scheduler_core.longhorn.space import DiskSpace, disk_space, scheduling_limi
 from scheduler_core.model import longhorn
 from scheduler_core.model.disk_schedule import DiskSchedule
 from scheduler_core.model.snapshot import Snapshot
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 
 Replicas = tuple[longhorn.Replica, ...]
 # If one of these fields cannot be read, the bytes held or pending on the disk are unknown.

@@ -23,7 +23,7 @@ from scheduler_core.model import kube, longhorn
 from scheduler_core.model.disk_schedule import DiskSchedule
 from scheduler_core.model.snapshot import NamespacedName, Snapshot
 from scheduler_core.packing.budget import give_way
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 
 Changes = Mapping[tuple[str, Key], object | None]
 _Object = TypeVar("_Object")

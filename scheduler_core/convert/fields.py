@@ -35,7 +35,7 @@ from msgspec import structs
 
 from scheduler_core.convert.meta import Metadata, Wire, decode_json, decode_object, subject
 from scheduler_core.errors import ObjectError, OversizeError, QuantityError, QuantityOverflowError
-from scheduler_core.values import is_struct_type
+from scheduler_core.structs import is_struct_type
 
 _Model = TypeVar("_Model")
 _Value = TypeVar("_Value")

@@ -33,7 +33,7 @@ from scheduler_core.model.constraints import (
     read_labels,
 )
 from scheduler_core.model.kube import SELECTED_NODE_ANNOTATION, Condition, Pod, condition, namespace_or_default
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 
 # pkg/scheduler/algorithm/priorities: getNonzeroRequests, defaultMilliCpuRequest and defaultMemoryRequest.
 DEFAULT_CPU_REQUEST = 100

@@ -11,14 +11,13 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from scheduler_core import errors, structs
 from scheduler_core.convert import disk_schedule, generic, kube, meta
 from scheduler_core.convert.fields import Fields, map_of, value_at
 from scheduler_core.convert.kube import DISRUPTION_BUDGET
-from scheduler_core.errors import ObjectError
 from scheduler_core.model import disk_schedule as model
 from scheduler_core.model import longhorn
 from scheduler_core.model.snapshot import NamespacedName, Snapshot
-from scheduler_core.values import replace
 
 _DISK = Fields("", longhorn.Disk)
 
@@ -32,10 +31,10 @@ def _join_disks(spec_disks: dict[str, Any] | None, status_disks: dict[str, Any] 
         wire = _DISK.wire(name=name, spec=spec_disks.get(name), status=status_disks.get(name))
         try:
             disks.append(_DISK.construct(wire))
-        except ObjectError as error:
+        except errors.ObjectError as error:
             part, _, field = error.field.partition(".")
             disk = f"spec.disks.{name}" if part == "spec" else f"status.diskStatus.{name}"
-            raise ObjectError("", f"{disk}.{field}", error.problem) from error
+            raise errors.ObjectError("", f"{disk}.{field}", error.problem) from error
     return tuple(disks)
 
 
@@ -88,7 +87,7 @@ def redacted_disk_schedule(wire: RedactedDiskSchedule) -> model.DiskSchedule:
     spec, status = msgspec.to_builtins((wire.spec, wire.status))
     schedule = disk_schedule.disk_schedule(disk_schedule.DiskSchedule(metadata=wire.metadata, spec=spec, status=status))
     # A condition that comes or goes is no change for a decision.
-    return replace(schedule, status=replace(schedule.status, conditions=()))
+    return structs.replace(schedule, status=structs.replace(schedule.status, conditions=()))
 
 
 LONGHORN_GROUP = "longhorn.io"
@@ -124,7 +123,7 @@ class SnapshotKind(Struct, frozen=True):
     def _convert_wire(self, wire: meta.Wire) -> tuple[Key, object]:
         metadata: meta.Metadata | None = getattr(wire, "metadata", None)
         if metadata is None or not metadata.name:
-            raise ObjectError(self.label, "metadata.name", "is missing")
+            raise errors.ObjectError(self.label, "metadata.name", "is missing")
         key: Key = (metadata.namespace or "default", metadata.name) if self.namespaced else metadata.name
         return key, self.fields.construct(wire)
 
@@ -172,7 +171,7 @@ def build_snapshot(objects: Iterable[tuple[SnapshotKind, object]], base: Snapsho
         first = by_field.setdefault(kind.field, {}).setdefault(key, value)
         if first is not value and first != value:
             name = "/".join(key) if isinstance(key, tuple) else key
-            raise ObjectError(f"{kind.label} {name}", "", "appears twice with different contents")
+            raise errors.ObjectError(f"{kind.label} {name}", "", "appears twice with different contents")
     base = base or Snapshot()
     merged: dict[str, Any] = {field: {**(getattr(base, field) or {}), **values} for field, values in by_field.items()}
-    return replace(base, **merged)
+    return structs.replace(base, **merged)

@@ -10,15 +10,14 @@ from types import MappingProxyType
 
 from msgspec import Struct, field
 
+from scheduler_core.evaluation import disk_profiles, fit
 from scheduler_core.evaluation.competitors import Competitors
 from scheduler_core.evaluation.contention import Contention, EquivalenceCache
-from scheduler_core.evaluation.fit import Profile
-from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.model.verdict import UNSAFE, Reason
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.packing.budget import STEPS_PER_REQUEST
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from scheduler_core.volumes.demand_index import DemandIndex
 from scheduler_core.volumes.resolve import PodVolume, Resolution, is_local
 
@@ -77,7 +76,7 @@ class Competing(Struct, frozen=True):
     equivalence: EquivalenceCache  # caches the results for equivalent pods
 
     @classmethod
-    def without_offers(cls, state: ClusterState) -> "Competing":
+    def without_offers(cls, state: disk_profiles.ClusterState) -> "Competing":
         return cls(state.demand, Ledger(), Contention(), EquivalenceCache())
 
 
@@ -104,7 +103,7 @@ class Decision(Struct, frozen=True):
     # Classes of the volumes that take space on the pod's node; empty without competing pods.
     volume_classes: tuple[ReplicaRequest, ...] = ()
     # By node, what it offers to these classes; empty without competing pods.
-    profiles: Mapping[str, Profile] = {}
+    profiles: Mapping[str, fit.Profile] = {}
     # By node, the volumes that its reason is about, where nodes differ in them (`volumes/free_volume_matching.py`).
     resolutions: Mapping[str, Resolution] = {}
     # What the priorities of a policy file give to candidates; empty without a file.
@@ -217,7 +216,7 @@ def combine_decisions(decisions: Sequence[Decision], candidates: Sequence[str]) 
     worst = worst_by_node([(decision.candidates, decision.reasons) for decision in decisions])
     resolutions: dict[str, Resolution] = {}
     competitors: dict[str, Competitors] = {}
-    profiles: dict[str, Profile] = {}
+    profiles: dict[str, fit.Profile] = {}
     classes: dict[ReplicaRequest, None] = {}
     for index, decision in enumerate(decisions):
         classes |= dict.fromkeys(decision.volume_classes)

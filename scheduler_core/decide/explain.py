@@ -10,15 +10,15 @@ from scheduler_core.cluster.view import View
 from scheduler_core.decide import volume_sentences
 from scheduler_core.decide.decision import NO_CONTENDERS, Contenders, Decision, FilterOptions
 from scheduler_core.decide.filter import filter_nodes
-from scheduler_core.evaluation import fit, replicas, single_node
+from scheduler_core.evaluation import fit, replicas_to_place, single_node
 from scheduler_core.evaluation.competitors import Volumes
-from scheduler_core.evaluation.state import ClusterState, refusal_on_every_node, unready_volume
+from scheduler_core.evaluation.disk_profiles import ClusterState, refusal_on_every_node, unready_volume
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.quantity import MAX_LISTED, format_bytes, format_count, join_first
 from scheduler_core.model.verdict import UNSAFE, CompetingVolume, Meeting, Reason, Verdict
 from scheduler_core.packing import feasible, order_safe
 from scheduler_core.packing.budget import Budget, PackingAnswer, give_way
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from scheduler_core.volumes.resolve import MAX_VOLUMES_PER_NODE, PodVolume, Resolution
 
 # Plans and missing bytes take longer than the decision, and kube-scheduler does not wait for them.
@@ -46,7 +46,7 @@ class _Node(Struct, frozen=True):
     sentences: volume_sentences.VolumeSentences  # about the pod's volumes
     competitors: Volumes  # the volumes of other pods that were counted
     left_out: Volumes  # those that do not fit there and matter to stale safety alone (`Competitors.left_out`)
-    optional: replicas.Optional  # the pod's volumes without data locality that Longhorn may place there
+    optional: replicas_to_place.Optional  # the pod's volumes without data locality that Longhorn may place there
     budget: Budget
     options: FilterOptions  # those of the decision
 
@@ -79,7 +79,7 @@ def explain_part(
     sentences: dict[int, volume_sentences.VolumeSentences] = {}
     # The same volume may compete on every node.
     competing: dict[int, CompetingVolume] = {}
-    optional: dict[int, replicas.OptionalVolumes] = {}
+    optional: dict[int, replicas_to_place.OptionalVolumes] = {}
     shares = Budget(EXPLAIN_STEPS_FACTOR * options.steps).shares(len(candidates))
     # One node never takes more than a decision may.
     shares = [share.portion(options.steps) for share in shares]
@@ -97,7 +97,7 @@ def explain_part(
             resolution = decision.resolution
         about_volumes = sentences.setdefault(id(resolution), volume_sentences.VolumeSentences(state.view, resolution))
         if id(resolution) not in optional:
-            optional[id(resolution)] = replicas.optional_volumes(state.view, resolution)
+            optional[id(resolution)] = replicas_to_place.optional_volumes(state.view, resolution)
         own = optional[id(resolution)].on(name)
         node = _Node(state.view, resolution, name, reason, about_volumes, volumes, left_out, own, share, options)
         verdict = _explain_node(node)
@@ -123,7 +123,7 @@ def _detail_of_cluster(
     if key not in details and reason is Reason.NO_ROOM_IN_CLUSTER:
         details[key] = _no_room_in_cluster(state.view, resolution)
     elif key not in details:
-        shortage = replicas.domain_shortage(state, replicas.replica_needs(resolution, state.view))
+        shortage = replicas_to_place.domain_shortage(state, replicas_to_place.replica_needs(resolution, state.view))
         details[key] = shortage.sentence if shortage is not None else ""
     return details[key]
 

@@ -11,7 +11,7 @@ Data flow of one request (Longhorn's scheduler-extender proposal, Filter steps 1
                   → reserved for another pod?        → refused
                   → nodes with a replica of the pod: one by one (`evaluation/single_node.py`)
                   → all other nodes: by disk profile (`evaluation/contention.py`)
-                  → the whole pod has a placement?   → the nodes with one (`evaluation/whole_pod.py`)
+                  → the whole pod has a placement?   → the nodes with one (`evaluation/placement_across_nodes.py`)
                   → the packing mode, and which nodes are waited for
 
 `explain.py` runs this very decision and adds plans and numbers per node, so the two cannot differ.
@@ -20,7 +20,7 @@ Data flow of one request (Longhorn's scheduler-extender proposal, Filter steps 1
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from scheduler_core import errors, values
+from scheduler_core import errors, structs
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import (
     NO_CONTENDERS,
@@ -33,9 +33,9 @@ from scheduler_core.decide.decision import (
     volumes_on_pod_node,
     worst_by_node,
 )
-from scheduler_core.evaluation import contention, replicas, single_node, whole_pod
+from scheduler_core.evaluation import contention, placement_across_nodes, replicas_to_place, single_node
 from scheduler_core.evaluation.competitors import Competitors, Requester
-from scheduler_core.evaluation.state import ClusterState, attach_refusal, refusal_on_every_node, unready_volume
+from scheduler_core.evaluation.disk_profiles import ClusterState, attach_refusal, refusal_on_every_node, unready_volume
 from scheduler_core.longhorn.volume_validation import update_error
 from scheduler_core.model import kube
 from scheduler_core.model.verdict import UNSAFE, Reason
@@ -101,9 +101,9 @@ def filter_nodes(
             state=state,
             resolution=part.resolution,
             required=requirements(part.resolution.local, part.resolution.volumes),
-            optional=replicas.optional_volumes(state.view, part.resolution)
+            optional=replicas_to_place.optional_volumes(state.view, part.resolution)
             if examine_safety
-            else replicas.NO_OPTIONAL_VOLUMES,
+            else replicas_to_place.NO_OPTIONAL_VOLUMES,
             examine_safety=examine_safety,
             budget=budget,
             competition=competition,
@@ -115,12 +115,12 @@ def filter_nodes(
     ]
     if len(requests) > 1:
         homes = _common_homes(requests)
-        requests = [values.replace(request, homes=homes) for request in requests]
+        requests = [structs.replace(request, homes=homes) for request in requests]
     parts, unsafe = _settle([_evaluate_part(request) for request in requests], options.packing)
     if len(parts) == 1:
         return _with_profiles(parts[0], unsafe)
     combined = combine_decisions([_with_profiles(part, {}) for part in parts], candidates)
-    return values.replace(combined, resolution=resolution, unsafe=unsafe, gave_up=budget.gave_up)
+    return structs.replace(combined, resolution=resolution, unsafe=unsafe, gave_up=budget.gave_up)
 
 
 def candidate_volumes(
@@ -183,7 +183,9 @@ def _evaluate_part(request: FilterRequest) -> _Part:
         decided |= zip(names, reasons, strict=True)
         reasons = [decided[name] for name in candidates]
     placeable = [name for name, reason in zip(candidates, reasons, strict=True) if reason.fits or reason in UNSAFE]
-    refused = whole_pod.nodes_without_placement(request.state, request.resolution, placeable, request.budget)
+    refused = placement_across_nodes.nodes_without_placement(
+        request.state, request.resolution, placeable, request.budget
+    )
     if refused:
         reasons = [refused.get(name, reason) for name, reason in zip(candidates, reasons, strict=True)]
     return _Part(request, reasons, competitors)
@@ -376,7 +378,7 @@ def _with_profiles(part: _Part, unsafe: Mapping[str, Reason]) -> Decision:
     request, reasons, counted = part
     decision = Decision(request.resolution, request.candidates, reasons, competitors=counted, unsafe=unsafe)
     if request.budget.gave_up:
-        decision = values.replace(decision, gave_up=request.budget.gave_up)
+        decision = structs.replace(decision, gave_up=request.budget.gave_up)
     competition = request.competition
     if competition is None or not (decision.takes_space or decision.prefers_space):
         return decision
@@ -388,4 +390,4 @@ def _with_profiles(part: _Part, unsafe: Mapping[str, Reason]) -> Decision:
         if not request.required.sizes:
             competitors = competition.contention.competitors(competition, request.candidates)
     table = request.state.profiles.table(classes)
-    return values.replace(decision, competitors=competitors, volume_classes=classes.requests, profiles=table.profiles)
+    return structs.replace(decision, competitors=competitors, volume_classes=classes.requests, profiles=table.profiles)

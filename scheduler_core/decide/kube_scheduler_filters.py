@@ -15,7 +15,7 @@ from scheduler_core.generic import cluster_state, scheduler
 from scheduler_core.generic.policy import Policy, PolicyPredicate
 from scheduler_core.model import constraints, kube
 from scheduler_core.model.snapshot import Snapshot
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 
 RESOURCES_PLUGIN = "NodeResourcesFit"
 VOLUME_PLUGIN = "VolumeBinding"

@@ -19,11 +19,11 @@ from scheduler_core.backoff import Backoff, TokenBucket
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import Decision
 from scheduler_core.decide.offered_nodes import choose_one_node, make_offer
-from scheduler_core.evaluation.replicas import replica_needs
+from scheduler_core.evaluation.replicas_to_place import replica_needs
 from scheduler_core.model import kube, verdict
 from scheduler_core.offers.ledger import Ledger, step
 from scheduler_core.offers.outstanding_offer import Offered
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from scheduler_core.volumes.existing_replicas import decided_node
 from scheduler_core.volumes.free_volume_matching import may_match
 from scheduler_core.volumes.requirements import requirements

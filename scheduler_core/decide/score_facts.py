@@ -14,13 +14,12 @@ from itertools import repeat
 
 from msgspec import Struct
 
-from scheduler_core import caches, values
+from scheduler_core import caches, structs
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import NO_CONTENDERS, Contenders, Decision, FilterOptions
 from scheduler_core.decide.filter import filter_nodes
-from scheduler_core.evaluation import fit, single_node
+from scheduler_core.evaluation import disk_profiles, fit, single_node
 from scheduler_core.evaluation.competitors import Competitors
-from scheduler_core.evaluation.state import ClusterState, Refused, profile_node
 from scheduler_core.generic.cycle_state import DiskFacts, LonghornFacts, NodeFacts
 from scheduler_core.longhorn.space import scheduling_limit
 from scheduler_core.model.kube import Pod
@@ -53,7 +52,7 @@ class PlanCache:
         self,
         pod: Pod,
         names: Sequence[str],
-        state: ClusterState,
+        state: disk_profiles.ClusterState,
         options: FilterOptions,
         contenders: Contenders = NO_CONTENDERS,
     ) -> LonghornFacts:
@@ -62,7 +61,7 @@ class PlanCache:
         budget, the disks are as they are without it.
         """
         # Order safety and stale safety are examined whatever the options.
-        examined = values.replace(options, rank_safety=True)
+        examined = structs.replace(options, rank_safety=True)
         decision = filter_nodes(pod, names, state, examined, contenders)
         volumes = decision.resolution.volumes
         replica_bytes, total_bytes = _replica_bytes(volumes, state.view)
@@ -78,7 +77,7 @@ class PlanCache:
             resolution = decision.resolution_on(name)
             groups.setdefault(id(resolution), (resolution, []))[1].append(name)
         for resolution, members in groups.values() or [(decision.resolution, fitting)]:
-            _add_fitting_nodes(values.replace(planner, resolution=resolution), members, facts)
+            _add_fitting_nodes(structs.replace(planner, resolution=resolution), members, facts)
         # Equal facts are one object: thousands of nodes share a handful of them.
         interned: dict[tuple[Reason, int], NodeFacts] = {}
         for name, reason in zip(names, decision.reasons, strict=True) if len(fitting) < len(names) else ():
@@ -94,7 +93,7 @@ class PlanCache:
 
 
 class _Planner(Struct, frozen=True):
-    state: ClusterState
+    state: disk_profiles.ClusterState
     decision: Decision
     resolution: resolve.Resolution
     cache: PlanCache
@@ -204,9 +203,9 @@ def _free_disks(planner: _Planner, missing: Mapping[str, _Circumstances]) -> dic
             free[profile] = _free_after_plan(required, profile, share)
         planner.budget.take_back(shares)
         for name, profile in zip(members, profiles, strict=True):
-            open_disks = profile_node(planner.view, required.classes, name)
+            open_disks = disk_profiles.profile_node(planner.view, required.classes, name)
             disks[name] = ()
-            if not isinstance(open_disks, Refused):
+            if not isinstance(open_disks, disk_profiles.Refused):
                 disks[name] = _disk_facts(planner.view, name, open_disks, free[profile])
     return disks
 

@@ -24,7 +24,7 @@ from scheduler_core.model.disk_schedule import (
     Requests,
 )
 from scheduler_core.model.quantity import MAX_BYTES
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 
 _Key = tuple[RequestKind, str]
 _HOLDS_NOTHING = Allocation(AllocationState.REJECTED, 0)

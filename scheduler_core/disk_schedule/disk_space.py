@@ -28,7 +28,7 @@ from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.model.disk_schedule import Allocations, AllocationState, DiskSchedule, Fault, Requests
 from scheduler_core.model.longhorn import STRICT_LOCAL, Disk, Node, Replica, Volume
 from scheduler_core.model.quantity import format_bytes, join_first
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 
 
 class DiskSpace(Struct, frozen=True):

@@ -26,7 +26,7 @@ from scheduler_core.model.disk_schedule import (
     RequestKind,
     Requests,
 )
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 
 # What Kubernetes accepts as an object's name (DNS-1123 subdomain).
 _OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")

@@ -18,7 +18,7 @@ from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.new_volume_placement import waits_for_attachment
 from scheduler_core.model import kube, longhorn, quantity
 from scheduler_core.model.disk_schedule import DiskSchedule, RequestKind
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 
 _PLACING_TIME = timedelta(seconds=3)
 

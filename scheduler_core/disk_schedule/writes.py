@@ -9,7 +9,7 @@ from msgspec import Struct
 from scheduler_core.model.disk_schedule import Allocations, DiskSchedule, DiskScheduleSpec, RequestKind, Requests
 from scheduler_core.model.kube import Condition, condition
 from scheduler_core.model.longhorn import Replica
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 
 SCHEDULABLE = "Schedulable"
 REQUESTS_VALID = "RequestsValid"

@@ -10,7 +10,7 @@ disk): it is left out, or it would block every pod. An offer that does not fit c
 made. Volumes that may go to any node count last (`volumes_anywhere.py`). A node is evaluated again when its demand, its offers or its
 disks change, and nodes with equal competitors and equal disks share one result.
 
-A node is evaluated first for the pod alone (`state.py`), then jointly with its competitors.
+A node is evaluated first for the pod alone (`disk_profiles.py`), then jointly with its competitors.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +21,7 @@ from itertools import islice
 from msgspec import Struct
 
 from scheduler_core.caches import NodeResults
-from scheduler_core.evaluation import fit, volumes_anywhere
+from scheduler_core.evaluation import disk_profiles, fit, replicas_to_place, volumes_anywhere
 from scheduler_core.evaluation.competitors import (
     CompetingVolumes,
     CompetitorGroups,
@@ -37,8 +37,6 @@ from scheduler_core.evaluation.competitors import (
     volumes_key,
     without_matched_claims,
 )
-from scheduler_core.evaluation.replicas import Optional, OptionalVolumes
-from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.evaluation.volumes_anywhere import VolumesAnywhere
 from scheduler_core.model.verdict import UNSAFE, Reason
 from scheduler_core.offers.outstanding_offer import Offer
@@ -255,10 +253,10 @@ class Competition(ContentionQuery, frozen=True):
 class PodQuery(Struct, frozen=True, kw_only=True):
     """A pod and what its fit on nodes depends on."""
 
-    state: ClusterState
+    state: disk_profiles.ClusterState
     resolution: Resolution
     required: Requirements  # what the pod's local volumes require
-    optional: OptionalVolumes  # the pod's other volumes, as they matter to the safety of nodes
+    optional: replicas_to_place.OptionalVolumes  # the pod's other volumes, as they matter to the safety of nodes
     examine_safety: bool  # whether order safety and stale safety matter
     budget: Budget
     competition: Competition | None  # None if no pod competes
@@ -268,7 +266,7 @@ class PodQuery(Struct, frozen=True, kw_only=True):
         """The competition if the pod needs space on its node."""
         return self.competition if self.required.sizes else None
 
-    def required_with(self, optional: Optional, others: Volumes = ()) -> Requirements:
+    def required_with(self, optional: replicas_to_place.Optional, others: Volumes = ()) -> Requirements:
         """Returns what the pod's local volumes require together with those of other pods."""
         if not optional and not others:
             return self.required
@@ -336,7 +334,7 @@ def evaluate_nodes(
 
 
 def _evaluate_with(
-    query: PodQuery, names: Sequence[str], optional: Optional, competitors: Mapping[str, Competitors]
+    query: PodQuery, names: Sequence[str], optional: replicas_to_place.Optional, competitors: Mapping[str, Competitors]
 ) -> dict[str, Reason]:
     safety = query.examine_safety
     reasons = _search(query, query.required_with(optional), names, examine_safety=safety)

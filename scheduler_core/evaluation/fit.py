@@ -30,7 +30,7 @@ from scheduler_core.packing.order_safe import (
     order_safe_many,
 )
 from scheduler_core.packing.order_safe import missing_bytes as bytes_missing_by_disk
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from scheduler_core.volumes.requirements import Requirements
 
 Masks = tuple[int, ...]

@@ -21,8 +21,8 @@ from msgspec import Struct
 from scheduler_core.cluster.view import View
 from scheduler_core.evaluation import fit
 from scheduler_core.evaluation.competitors import Volumes, volumes_key
+from scheduler_core.evaluation.disk_profiles import CLOSENESS, Refused, new_replica_refusal, profile_node
 from scheduler_core.evaluation.fit import OpenDisk, Profile
-from scheduler_core.evaluation.state import CLOSENESS, Refused, new_replica_refusal, profile_node
 from scheduler_core.longhorn import anti_affinity, placement, refusal_rules
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.space import space_detail, space_refusal
@@ -30,7 +30,7 @@ from scheduler_core.longhorn.stages import disk_and_space_refusal, disk_refusal,
 from scheduler_core.model import longhorn, quantity, verdict
 from scheduler_core.packing import items, order_safe
 from scheduler_core.packing.budget import Budget, give_way
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from scheduler_core.volumes.existing_replicas import nodes_with_replica
 from scheduler_core.volumes.requirements import OptionalVolume, Requirements, requirements
 from scheduler_core.volumes.resolve import PodVolume, Resolution

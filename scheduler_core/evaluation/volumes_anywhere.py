@@ -29,7 +29,7 @@ from scheduler_core.evaluation.competitors import (
     largest_first,
     volumes_key,
 )
-from scheduler_core.evaluation.state import attach_refusal
+from scheduler_core.evaluation.disk_profiles import attach_refusal
 from scheduler_core.model import longhorn, verdict
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.offers.outstanding_offer import Offer

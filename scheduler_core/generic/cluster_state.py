@@ -19,7 +19,7 @@ from scheduler_core.caches import ChangeLog, NodeResults
 from scheduler_core.model.constraints import Cloud, HostPort, Labels, PodScheduling
 from scheduler_core.model.generic import Controller, ControllerKey, Namespace, Node, PodKey, Service
 from scheduler_core.model.kube import Pod
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 
 DiskKey = tuple[Cloud, str]
 

@@ -19,7 +19,7 @@ from scheduler_core.generic.cluster_state import NodeInfo
 from scheduler_core.generic.cycle_state import Argument, CycleState, UndecidableError
 from scheduler_core.model import generic, kube
 from scheduler_core.model.constraints import Cloud, LabelSelector, PodAffinityTerm, SpreadConstraint, Taint
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 
 Check = Callable[[NodeInfo], str]
 Predicate = Callable[[CycleState, Argument], Check]

@@ -20,7 +20,7 @@ from scheduler_core.generic.policy import TAINT_RULE, Policy, PolicyPredicate, P
 from scheduler_core.generic.predicates import FITS, UNSCHEDULABLE, Check, always_fits
 from scheduler_core.generic.rule_registry import PREDICATES, PRIORITIES, is_longhorn_rule
 from scheduler_core.model.kube import Pod
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 
 SelectHost = Callable[[Sequence[str]], str]
 FactsFor = Callable[[Sequence[str]], LonghornFacts]

@@ -40,7 +40,7 @@ from scheduler_core.model import longhorn, verdict
 from scheduler_core.model.longhorn import Placement
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.packing.budget import Budget
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from scheduler_core.volumes.demand import Demand
 from scheduler_core.volumes.requirements import requirements
 from scheduler_core.volumes.resolve import PodVolume, future_volume_name

@@ -30,7 +30,7 @@ from scheduler_core.longhorn.csi_driver import DRIVER, parameter_tags
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.installation import ENABLED, HeldLease, InstalledPod, Permission, ServiceAddress
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 
 OLDEST_KUBERNETES = (1, 30)  # docs/limitations.md has the same versions
 TESTED_KUBERNETES = ((1, 35), (1, 36), (1, 37))

@@ -44,7 +44,7 @@ from msgspec import Struct
 
 from scheduler_core.backoff import Backoff
 from scheduler_core.errors import CoreError
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 
 LEASE_NAME = "longhorn-scheduler-extender"
 MAX_LEASE_DURATION = 60.0

@@ -16,7 +16,7 @@ from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.longhorn import Volume
 from scheduler_core.model.snapshot import Snapshot
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 
 NodeAndEngine = tuple[str, str]
 _Named = TypeVar("_Named", longhorn.Node, longhorn.Replica, longhorn.InstanceManager, longhorn.EngineImage)

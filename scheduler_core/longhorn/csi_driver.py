@@ -15,8 +15,8 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from scheduler_core import errors, values
-from scheduler_core.longhorn import node_status, refusal_rules, space, volume_validation
+from scheduler_core import errors, structs
+from scheduler_core.longhorn import node_controller, refusal_rules, space, volume_validation
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.settings import AUTO_BALANCE_DISABLED, Settings, Version, parse_bool, parse_int
 from scheduler_core.model import kube, longhorn, quantity
@@ -138,18 +138,18 @@ def _with_topology(volume: longhorn.Volume, parameters: Mapping[str, str], known
         return volume
     if parameters["volumeTopology"] != volume_validation.ZONAL:
         term = longhorn.TopologyTerm(region=domain.region)
-        return values.replace(volume, topology_requirement=(term,)) if domain.region else volume
+        return structs.replace(volume, topology_requirement=(term,)) if domain.region else volume
     if not domain.zone:
         return volume
     term = (
         domain
-        if node_status.REGION_LABEL in known.settings.csi_allowed_topology_keys
+        if node_controller.REGION_LABEL in known.settings.csi_allowed_topology_keys
         else longhorn.TopologyTerm(domain.zone)
     )
     # Within a zone there is no hard anti-affinity of zones (mutator.go: Create).
     own = volume.replica_zone_soft_anti_affinity
     spread = "enabled" if own in ("", "ignored") else own
-    return values.replace(volume, topology_requirement=(term,), replica_zone_soft_anti_affinity=spread)
+    return structs.replace(volume, topology_requirement=(term,), replica_zone_soft_anti_affinity=spread)
 
 
 def is_tied(parameters: Mapping[str, str]) -> bool:
@@ -169,7 +169,7 @@ def _with_image(
         if error:
             raise errors.ResolutionError(f"{subject}: {error}")
     elif parameters.get("backingImageDataSourceType") in ("download", "export-from-volume"):
-        return values.replace(
+        return structs.replace(
             volume,
             backing_image="",
             node_selector=volume.node_selector + parameter_tags(parameters, "backingImageNodeSelector"),
@@ -233,7 +233,7 @@ def shards_as_replicas(volume: longhorn.Volume) -> longhorn.Volume:
     layout = volume.data_layout
     if layout is None:
         return volume
-    return values.replace(
+    return structs.replace(
         volume,
         size=shard_size(volume.size, layout),
         whole_size=volume.size,
@@ -300,7 +300,7 @@ def get_capacity(cluster: Cluster, topology: Mapping[str, str], parameters: Mapp
     mode = parameters.get(MODE, "node")
     if mode not in {"node", "zone"}:
         raise CapacityError(f"InvalidArgument: unexpected value \"{mode}\" for storage class parameter '{MODE}'")
-    key = HOSTNAME if mode == "node" else node_status.ZONE_LABEL
+    key = HOSTNAME if mode == "node" else node_controller.ZONE_LABEL
     if key not in topology:
         raise CapacityError(f'InvalidArgument: missing "{key}" topology segment')
     place = topology[key]

@@ -12,7 +12,7 @@ from scheduler_core.longhorn.refusal_rules import Refusal, Rule
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.space import DiskSpace, disk_space
 from scheduler_core.model.longhorn import BEST_EFFORT, STRICT_LOCAL, Disk, Node, Replica, Volume
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 
 Place = tuple[str, str]
 

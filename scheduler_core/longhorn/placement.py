@@ -21,7 +21,7 @@ from scheduler_core.longhorn.replica_request import ReplicaRequest, source_missi
 from scheduler_core.longhorn.space import DiskSpace, disk_space, space_refusal
 from scheduler_core.model import kube
 from scheduler_core.model.longhorn import BEST_EFFORT, Disk, Node, Replica, Volume
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from scheduler_core.longhorn.replica_request import ReplicaRequest, is_v2, sourc
 from scheduler_core.longhorn.settings import MANAGERS_FOLLOW_NODE_SELECTOR, TERMINATING_V2_MANAGER_NOT_READY
 from scheduler_core.longhorn.space import disk_space, pressure_detail, space_detail, space_refusal
 from scheduler_core.model import kube, longhorn, quantity
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 
 RUNNING = "running"
 DISABLE_V2_LABEL = "node.longhorn.io/disable-v2-data-engine"

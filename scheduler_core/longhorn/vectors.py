@@ -18,18 +18,18 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from scheduler_core.convert.decision_replay import InputError, Runner
 from scheduler_core.convert.snapshot_kinds import KINDS, LONGHORN_GROUP, build_snapshot
+from scheduler_core.decision_replay import InputError, Runner
 from scheduler_core.longhorn import csi_driver, new_volume_placement, replenish, stages, volume_validation
 from scheduler_core.longhorn.cluster import Cluster, parse_time
-from scheduler_core.longhorn.node_status import CollectedDisk, ManagerPod, schedulable_condition, sync_node
+from scheduler_core.longhorn.node_controller import CollectedDisk, ManagerPod, schedulable_condition, sync_node
 from scheduler_core.longhorn.placement import Reasons, find_candidates, schedule_replica
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.space import disk_space, fits_without_pressure, space_refusal, under_pressure
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.longhorn import Disk, Replica, Volume
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 
 Json = Mapping[str, Any]
 _Short = TypeVar("_Short")

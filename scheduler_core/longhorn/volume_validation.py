@@ -16,7 +16,7 @@ from operator import attrgetter
 import msgspec
 
 from scheduler_core.errors import QuantityError
-from scheduler_core.longhorn import node_status, replica_request, space
+from scheduler_core.longhorn import node_controller, replica_request, space
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.refusal_rules import Refusal, Rule, ScheduleError
 from scheduler_core.longhorn.settings import Settings, parse_bool, parse_int
@@ -117,7 +117,7 @@ def topology_key_error(volume: longhorn.Volume, settings: Settings) -> str:
     reads the labels that `csi-allowed-topology-keys` names.
     """
     for term in volume.topology_requirement:
-        key, topology = (node_status.ZONE_LABEL, ZONAL) if term.zone else (node_status.REGION_LABEL, "regional")
+        key, topology = (node_controller.ZONE_LABEL, ZONAL) if term.zone else (node_controller.REGION_LABEL, "regional")
         if key not in settings.csi_allowed_topology_keys:
             return f"volumeTopology {topology} needs {key} in the setting csi-allowed-topology-keys"
     return ""
@@ -256,7 +256,7 @@ def readiness_refusal(
     if volume.robustness == FAULTED and not any(_is_salvageable(replica, cluster) for replica in with_data):
         return Refusal(Rule.VOLUME_FAULTED, f"volume {volume.name} is faulted and has no replica to salvage")
     # Longhorn says so only when it attaches the volume: a pod would have its node by then, and wait there.
-    if with_data and all(node_status.is_down(cluster, replica.node_id) for replica in with_data):
+    if with_data and all(node_controller.is_down(cluster, replica.node_id) for replica in with_data):
         nodes = ", ".join(sorted({replica.node_id for replica in with_data}))
         detail = f"volume {volume.name} is faulted once it is attached: its data is only on nodes that are gone or not ready ({nodes})"
         return Refusal(Rule.VOLUME_FAULTED, detail)
@@ -277,7 +277,7 @@ def awaits_copy(volume: longhorn.Volume) -> bool:
 
 def _is_salvageable(replica: longhorn.Replica, cluster: Cluster) -> bool:
     node = cluster.nodes.get(replica.node_id)
-    if node is None or not node.ready or node_status.is_down(cluster, node.name):
+    if node is None or not node.ready or node_controller.is_down(cluster, node.name):
         return False
     return any(disk.uuid == replica.disk_id and disk.ready for disk in node.disks)
 

@@ -8,7 +8,7 @@ from enum import Enum
 from msgspec import Struct, field
 
 from scheduler_core.model.kube import Condition
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 
 FINALIZER = "longhorn.io"
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from scheduler_core.cluster.view import View
 from scheduler_core.errors import ResolutionError
-from scheduler_core.evaluation.state import REASONS, ClusterState, Refused, new_replica_refusal, profile_node, reason_of
+from scheduler_core.evaluation import disk_profiles
 from scheduler_core.longhorn import csi_driver, placement
 from scheduler_core.longhorn.refusal_rules import Rule
 from scheduler_core.longhorn.replica_request import ReplicaRequest, is_v2
@@ -35,7 +35,7 @@ class DiskUsage(NamedTuple):
     promised: int  # sizes that are not in that status yet: placed replicas, and growth that claims request
     free: int  # what replicas may still take by the rules; negative while the limit is exceeded
     written: int  # what files take, those of other programs included (storageMaximum - storageAvailable)
-    closed_by: Refused | None  # why the disk takes no new replica of any size, None if it does
+    closed_by: disk_profiles.Refused | None  # why the disk takes no new replica of any size, None if it does
 
 
 class CapacityReport(Struct, frozen=True):
@@ -48,7 +48,7 @@ class CapacityReport(Struct, frozen=True):
     largest_volumes: Mapping[str, int]
 
     @classmethod
-    def of(cls, state: ClusterState, *, with_disks: bool = True) -> "CapacityReport":
+    def of(cls, state: disk_profiles.ClusterState, *, with_disks: bool = True) -> "CapacityReport":
         """Reports a state. The cost grows with disks, and with nodes times different StorageClasses."""
         view = state.view
         nodes = sorted(view.cluster.nodes)
@@ -64,12 +64,14 @@ class CapacityReport(Struct, frozen=True):
 def disk_usages(view: View, node: longhorn.Node) -> tuple[DiskUsage, ...]:
     """Returns the space of a node's disks, by name."""
     free_space = view.free_space(node.name)
-    of_node: dict[str, Refused | None] = {}
+    of_node: dict[str, disk_profiles.Refused | None] = {}
     usages: list[DiskUsage] = []
     for disk in node.disks:
         request = _REQUEST_BY_DISK_TYPE.get(disk.spec_type)
         space = free_space[disk.name]
-        refused: Refused | None = Refused(verdict.Reason.DISK_TYPE, f"disk {disk.name} has type {disk.spec_type!r}")
+        refused: disk_profiles.Refused | None = disk_profiles.Refused(
+            verdict.Reason.DISK_TYPE, f"disk {disk.name} has type {disk.spec_type!r}"
+        )
         if request is not None:
             if disk.spec_type not in of_node:
                 of_node[disk.spec_type] = _node_refusal(view, request, node)
@@ -89,25 +91,27 @@ def disk_usages(view: View, node: longhorn.Node) -> tuple[DiskUsage, ...]:
     return tuple(usages)
 
 
-def _node_refusal(view: View, request: ReplicaRequest, node: longhorn.Node) -> Refused | None:
+def _node_refusal(view: View, request: ReplicaRequest, node: longhorn.Node) -> disk_profiles.Refused | None:
     """Returns why a node takes no new replica of a data engine, whatever its tags."""
-    refused = new_replica_refusal(view, node.name)
+    refused = disk_profiles.new_replica_refusal(view, node.name)
     if refused is not None:
         return refused
     refusal = schedulable_refusal(view.cluster, request, node) or candidate_refusal(view.cluster, request, node)
-    return reason_of(refusal) if refusal is not None else None
+    return disk_profiles.reason_of(refusal) if refusal is not None else None
 
 
-def _disk_refusal(view: View, request: ReplicaRequest, disk: longhorn.Disk, space: DiskSpace) -> Refused | None:
+def _disk_refusal(
+    view: View, request: ReplicaRequest, disk: longhorn.Disk, space: DiskSpace
+) -> disk_profiles.Refused | None:
     refusal = prefilter_refusal(view.cluster, request, disk)
     if refusal is not None:
-        return reason_of(refusal)
+        return disk_profiles.reason_of(refusal)
     rule = space_refusal(1, 0, space)
     if rule is None:
         return None
     full = f"disk {disk.name} has no space left to schedule"
     detail = full if rule is Rule.SCHEDULING_SPACE else space_detail(rule, disk, view.settings, space, request.volume)
-    return Refused(REASONS[rule], detail)
+    return disk_profiles.Refused(disk_profiles.REASONS[rule], detail)
 
 
 class _Needs(NamedTuple):
@@ -175,8 +179,8 @@ def _classes_of(view: View, storage_class: kube.StorageClass) -> VolumeClasses |
 
 
 def _largest_on_node(view: View, classes: VolumeClasses, node: longhorn.Node) -> int:
-    disks = profile_node(view, classes, node.name)
-    if isinstance(disks, Refused):
+    disks = disk_profiles.profile_node(view, classes, node.name)
+    if isinstance(disks, disk_profiles.Refused):
         return 0
     limited = not is_v2(classes.requests[0].volume.data_engine)
     limits = {disk.uuid: file_size_limit(disk.filesystem_type) if limited else None for disk in node.disks}

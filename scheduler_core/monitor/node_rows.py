@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 from msgspec import Struct
 
-from scheduler_core.evaluation.state import ClusterState, Refused
+from scheduler_core.evaluation.disk_profiles import ClusterState, Refused
 from scheduler_core.model import longhorn
 from scheduler_core.model.quantity import natural_key
 from scheduler_core.monitor.capacity_report import DiskUsage, disk_usages

@@ -22,8 +22,8 @@ from operator import attrgetter
 from msgspec import Struct
 
 from scheduler_core.cluster.view import View
-from scheduler_core.longhorn import node_status, space
-from scheduler_core.values import replace
+from scheduler_core.longhorn import node_controller, space
+from scheduler_core.structs import replace
 
 # Volumes of one pod are placed within two seconds; a report before the last of them would not name all.
 SETTLE_TIME = 1.0
@@ -196,7 +196,7 @@ def _disk(view: View, uuid: str) -> _Disk | None:
     for disk in node.disks if node is not None else ():
         if node is not None and disk.uuid == uuid and disk.storage_maximum > 0 and view.schedule_of(disk) is None:
             replicas = view.indexes.replicas_by_disk.get(uuid) or ()
-            images = node_status.scheduled_backing_images(view.cluster, disk)
+            images = node_controller.scheduled_backing_images(view.cluster, disk)
             booked = sum(replica.size for replica in replicas) + sum(images.values())
             return _Disk(node.name, disk.name, booked, space.scheduling_limit(disk, view.settings))
     return None

@@ -64,7 +64,7 @@ from scheduler_core.offers.outstanding_offer import (
     PodGone,
     Withdrawn,
 )
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 
 # At kube-scheduler's default client limits a decision shows up to 9 s after the answer.
 PERIOD = 10.0

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 
 
 class ObservedPod(Struct, frozen=True):

@@ -17,7 +17,7 @@ from scheduler_core.packing.budget import Budget, OutOfStepsError, PackingAnswer
 from scheduler_core.packing.exact_search import PackingProblem, fullest_subset, minimum_bin_slack, search
 from scheduler_core.packing.items import Items
 from scheduler_core.packing.patterns import PatternLimits
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 
 FastCheck = Callable[[tuple[int, ...]], PackingAnswer]
 # The subset sums take as long as a dozen greedy attempts, and with competing pods nearly every node has items of its

@@ -29,7 +29,7 @@ from msgspec import Struct
 from scheduler_core.packing import blocking
 from scheduler_core.packing.budget import Budget, OutOfStepsError, PackingAnswer, Portions, share_fairly
 from scheduler_core.packing.items import NO_OPTIONAL_ITEMS, Items, OptionalItems
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 
 # No single node may take longer than this, even when the request has more steps left: about 4 ms.
 MAX_STEPS_PER_NODE = 2_400

@@ -5,6 +5,6 @@ Data flow: a `PredictedCluster` → the changes of the question, in order (`clus
 (`predicted_replicas.py`) → one answer over all orders.
 
 The questions: `prediction.py` (what-if), `pod_headroom.py`, `drain_order.py`
-(maintenance), `node_loss.py`, `remedies.py` (of the steps in `possible_steps.py`), `rebalance.py` (the fewest moves
+(maintenance), `node_loss.py`, `remedies.py` (of the steps in `possible_steps.py`), `replica_moves.py` (the fewest moves
 of replicas for a goal).
 """

@@ -20,7 +20,7 @@ from scheduler_core.predict.predicted_cluster import (
     with_disk,
 )
 from scheduler_core.predict.situation import Situation, without_expected_pods
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 
 HOST_NAME_LABEL = "kubernetes.io/hostname"
 # How Kubernetes names the pods of each kind.

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from scheduler_core.longhorn import node_status, replenish, settings, volume_validation
+from scheduler_core.longhorn import node_controller, replenish, settings, volume_validation
 from scheduler_core.longhorn.cluster import DEGRADED
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.kube import Condition
@@ -19,7 +19,7 @@ from scheduler_core.predict.predicted_cluster import (
 )
 from scheduler_core.predict.predicted_replicas import fail_replicas, replicas_on_node
 from scheduler_core.predict.situation import ExpansionOutcome, Situation, live_pods
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from scheduler_core.volumes.existing_replicas import is_healthy
 
 ALWAYS_ALLOW = "always-allow"
@@ -47,7 +47,7 @@ def drain(situation: Situation, nodes: tuple[str, ...]) -> Situation:
             cluster = cluster.with_scheduling(cluster.scheduling.with_node(node))
         longhorn_node = cluster.snapshot.longhorn_nodes.get(name)
         if longhorn_node is not None:
-            condition = node_status.schedulable_condition(cluster.state.view.cluster, longhorn_node)
+            condition = node_controller.schedulable_condition(cluster.state.view.cluster, longhorn_node)
             others = tuple(entry for entry in longhorn_node.conditions if entry.type != condition.type)
             cordoned = replace(longhorn_node, conditions=(*others, condition))
             cluster = cluster.update({("longhorn_nodes", name): cordoned})
@@ -138,7 +138,7 @@ def lose_nodes(situation: Situation, nodes: tuple[str, ...]) -> Situation:
         cluster = cluster.update({("nodes", name): None}).with_scheduling(cluster.scheduling.without_node(name))
         node = cluster.snapshot.longhorn_nodes.get(name)
         if node is not None:
-            gone = node_status.sync_node_remotely(cluster.state.view.cluster, node, ())
+            gone = node_controller.sync_node_remotely(cluster.state.view.cluster, node, ())
             cluster = cluster.update({("longhorn_nodes", name): gone})
     return replace(
         managed,
@@ -153,7 +153,7 @@ def lose_nodes(situation: Situation, nodes: tuple[str, ...]) -> Situation:
 def lose_zone(situation: Situation, zone: str) -> Situation:
     """All nodes of a zone, by Kubernetes' label or Longhorn's status, are gone. Raises a WhatIfError if there is none."""
     snapshot = situation.cluster.snapshot
-    by_label = {name for name, node in snapshot.nodes.items() if node.labels.get(node_status.ZONE_LABEL) == zone}
+    by_label = {name for name, node in snapshot.nodes.items() if node.labels.get(node_controller.ZONE_LABEL) == zone}
     by_status = {name for name, node in snapshot.longhorn_nodes.items() if node.zone == zone}
     if not by_label | by_status:
         raise WhatIfError(f"no node is in the zone {zone}")

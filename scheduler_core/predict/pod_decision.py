@@ -12,14 +12,14 @@ from scheduler_core.decide.decision import Competing, Decision, FilterOptions
 from scheduler_core.decide.filter import filter_nodes
 from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.contention import Contention, EquivalenceCache
-from scheduler_core.evaluation.state import unready_volume
+from scheduler_core.evaluation.disk_profiles import unready_volume
 from scheduler_core.longhorn.csi_driver import DRIVER
 from scheduler_core.longhorn.volume_validation import CLONED
 from scheduler_core.model import generic, kube, longhorn
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.predict.predicted_cluster import ChangesByObject, PredictedCluster
 from scheduler_core.predict.predicted_replicas import Choose, choose_first, remove_replica
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from scheduler_core.volumes.resolve import PodVolume, domain_of_node, volume_of_claim
 
 _NO_NODE = "there is no node"

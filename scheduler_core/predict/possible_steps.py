@@ -5,7 +5,7 @@ from operator import attrgetter
 
 from msgspec import Struct
 
-from scheduler_core.evaluation.replicas import DEGRADED_SETTING, domain_shortage, replica_needs
+from scheduler_core.evaluation.replicas_to_place import DEGRADED_SETTING, domain_shortage, replica_needs
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.space import DiskSpace, disk_space
 from scheduler_core.longhorn.volume_validation import is_tag

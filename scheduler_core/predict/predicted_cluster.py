@@ -15,13 +15,13 @@ from rpds import HashTrieMap
 from scheduler_core.cluster.update import Changes, build_view
 from scheduler_core.decide.kube_scheduler_filters import PodClaims, VolumeAffinity, pod_claims
 from scheduler_core.errors import CoreError
-from scheduler_core.evaluation.state import ClusterState, ProfileCache
+from scheduler_core.evaluation.disk_profiles import ClusterState, ProfileCache
 from scheduler_core.generic.cluster_state import GenericClusterState
-from scheduler_core.longhorn import node_status, replenish
+from scheduler_core.longhorn import node_controller, replenish
 from scheduler_core.model import generic, kube, longhorn
 from scheduler_core.model.constraints import NodeSelectorTerm, Operator, Requirement
 from scheduler_core.model.snapshot import Snapshot
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from scheduler_core.volumes.resolve import NO_DRIVER, lacks_driver
 
 ChangesByObject = dict[tuple[str, str | tuple[str, str]], object | None]
@@ -92,7 +92,7 @@ class PredictedCluster:
             name
             for name, node in self.state.view.cluster.nodes.items()
             if name not in cordoned
-            and not any(condition.reason == node_status.NODE_GONE for condition in node.conditions)
+            and not any(condition.reason == node_controller.NODE_GONE for condition in node.conditions)
         )
 
     @property
@@ -191,7 +191,7 @@ class PredictedCluster:
 
 
 def _node_selector_term(term: longhorn.TopologyTerm) -> NodeSelectorTerm:
-    labels = ((node_status.ZONE_LABEL, term.zone), (node_status.REGION_LABEL, term.region))
+    labels = ((node_controller.ZONE_LABEL, term.zone), (node_controller.REGION_LABEL, term.region))
     return NodeSelectorTerm(tuple(Requirement(key, Operator.IN, frozenset({value})) for key, value in labels if value))
 
 
@@ -252,7 +252,7 @@ def list_replica(
 def with_schedulable_condition(cluster: PredictedCluster, disk: longhorn.Disk) -> longhorn.Disk:
     if not disk.ready:
         return disk
-    condition = node_status.disk_schedulable_condition(cluster.state.view.cluster, disk)
+    condition = node_controller.disk_schedulable_condition(cluster.state.view.cluster, disk)
     return with_conditions(disk, (condition,))
 
 

@@ -22,13 +22,20 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from scheduler_core.longhorn import new_volume_placement, node_status, placement, replenish, settings, volume_validation
+from scheduler_core.longhorn import (
+    new_volume_placement,
+    node_controller,
+    placement,
+    replenish,
+    settings,
+    volume_validation,
+)
 from scheduler_core.longhorn.cluster import DEGRADED
 from scheduler_core.longhorn.replica_request import LINKED_CLONE, ReplicaRequest, auto_balance_mode
 from scheduler_core.model import longhorn
 from scheduler_core.model.longhorn import BEST_EFFORT, DISABLED, FILESYSTEM, STRICT_LOCAL, V1
 from scheduler_core.predict.predicted_cluster import ChangesByObject, PredictedCluster, WhatIfError, list_replica
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from scheduler_core.volumes.existing_replicas import is_healthy
 
 RUNNING = "running"
@@ -100,7 +107,7 @@ def holds_data(cluster: PredictedCluster, replica: longhorn.Replica) -> bool:
         replica.failed_at
         or place is None
         or not place[1].ready
-        or node_status.is_down(cluster.state.view.cluster, replica.node_id)
+        or node_controller.is_down(cluster.state.view.cluster, replica.node_id)
     ):
         return False
     return replica.healthy_at != "" or not any(
@@ -189,7 +196,7 @@ def _new_replica(volume: longhorn.Volume, replicas: Iterable[longhorn.Replica], 
 def with_written_bytes(disk: longhorn.Disk, count: int) -> longhorn.Disk:
     """Returns the disk with `count` fewer available bytes, more for a negative count, rounded as in Longhorn's status."""
     available = min(disk.storage_maximum, max(0, disk.storage_available - count)) if count else disk.storage_available
-    rounding = available % node_status.ROUNDING if count and disk.spec_type == FILESYSTEM else 0
+    rounding = available % node_controller.ROUNDING if count and disk.spec_type == FILESYSTEM else 0
     return replace(disk, storage_available=available - rounding)
 
 

@@ -15,8 +15,7 @@ from itertools import islice
 from msgspec import Struct
 
 from scheduler_core.decide.decision import Decision, FilterOptions
-from scheduler_core.evaluation.replicas import replica_needs
-from scheduler_core.evaluation.state import refusal_on_every_node, unready_volume
+from scheduler_core.evaluation import disk_profiles, replicas_to_place
 from scheduler_core.model.kube import Pod
 from scheduler_core.packing.budget import give_way
 from scheduler_core.predict import possible_steps, predicted_replicas, remedy
@@ -170,7 +169,7 @@ def _reads_one_node(decision: Decision, cluster: PredictedCluster) -> bool:
         new
         and not decision.resolutions
         and not view.indexes.available_volumes
-        and not replica_needs(resolution, view)
-        and unready_volume(view, resolution) is None
-        and refusal_on_every_node(view, resolution) is None
+        and not replicas_to_place.replica_needs(resolution, view)
+        and disk_profiles.unready_volume(view, resolution) is None
+        and disk_profiles.refusal_on_every_node(view, resolution) is None
     )

@@ -19,7 +19,7 @@ from scheduler_core.model import kube, snapshot
 from scheduler_core.model.generic import DisruptionBudget, PodKey
 from scheduler_core.predict.pod_decision import take_away
 from scheduler_core.predict.predicted_cluster import DAEMON_SET, NODE_BOUND_OWNERS, STATEFUL_SET, PredictedCluster
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 
 # They have no number of replicas that the disruption controller could read.
 _UNSCALED_OWNERS = frozenset({DAEMON_SET, "Node", "Job"})

@@ -29,10 +29,10 @@ from typing import NamedTuple
 from msgspec import Struct
 from rpds import HashTrieMap, HashTrieSet
 
-from scheduler_core import errors, values
+from scheduler_core import errors, structs
 from scheduler_core.cluster.view import View
 from scheduler_core.longhorn.csi_driver import DRIVER
-from scheduler_core.longhorn.node_status import awaits_own_manager
+from scheduler_core.longhorn.node_controller import awaits_own_manager
 from scheduler_core.longhorn.stages import stays
 from scheduler_core.longhorn.volume_validation import awaits_copy
 from scheduler_core.model import kube, longhorn
@@ -250,7 +250,7 @@ class UnplacedVolumes:
                     unplaced = unplaced.discard(subject)
             elif entry is not None:
                 if entry.volume != volume:
-                    changes[key] = values.replace(entry, volume=volume)
+                    changes[key] = structs.replace(entry, volume=volume)
             elif subject not in unplaced:
                 becomes = "" if isinstance(subject, str) else resolve.future_volume_name(view.snapshot.claims[subject])
                 if becomes not in unplaced:

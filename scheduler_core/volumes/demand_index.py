@@ -18,7 +18,7 @@ from scheduler_core.convert.snapshot_kinds import Key
 from scheduler_core.longhorn.stages import DISK_PRESSURE
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.kube import condition
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from scheduler_core.volumes.demand import Demand, Subject, UnplacedVolumes, derive
 from scheduler_core.volumes.resolve import PodVolume
 

@@ -28,7 +28,7 @@ from scheduler_core.cluster.view import View, by_capacity
 from scheduler_core.errors import ResolutionError
 from scheduler_core.longhorn.csi_driver import ANYWHERE, DRIVER
 from scheduler_core.model import constraints, kube, longhorn
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from scheduler_core.volumes.resolve import (
     PodVolume,
     Resolution,

@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 from msgspec import Struct
 
-from scheduler_core import errors, values
+from scheduler_core import errors, structs
 from scheduler_core.cluster.view import View
 from scheduler_core.longhorn import csi_driver
 from scheduler_core.model import kube, longhorn
@@ -101,12 +101,12 @@ def resolve(
             in_use_on = _in_use_on(pod, claim, view) | (earlier.in_use_on if earlier is not None else frozenset())
             entry = earlier or volume
             # Copies are most of the work for a pod with thousands of volumes.
-            volumes[key] = entry if in_use_on == entry.in_use_on else values.replace(entry, in_use_on=in_use_on)
+            volumes[key] = entry if in_use_on == entry.in_use_on else structs.replace(entry, in_use_on=in_use_on)
     # An unbound claim is named in full if its name is ambiguous.
     uses = Counter(volume.name for volume in volumes.values())
     return Resolution(
         tuple(
-            values.replace(volume, name=volume.claim) if uses[volume.name] > 1 and not volume.bound else volume
+            structs.replace(volume, name=volume.claim) if uses[volume.name] > 1 and not volume.bound else volume
             for volume in volumes.values()
         )
     )
@@ -190,7 +190,7 @@ def current_volume(volume: PodVolume, view: View) -> PodVolume:
     replicas = view.replicas_of(current.name)
     if current is volume.volume and replicas is volume.replicas:
         return volume
-    return values.replace(volume, name=current.name, volume=current, bound=True, replicas=replicas)
+    return structs.replace(volume, name=current.name, volume=current, bound=True, replicas=replicas)
 
 
 def _claim(pod: kube.Pod, mount: kube.ClaimVolume, snapshot: Snapshot) -> kube.Claim:

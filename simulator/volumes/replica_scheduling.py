@@ -16,7 +16,7 @@ from scheduler_core.longhorn.placement import Reasons, schedule_replica
 from scheduler_core.longhorn.replenish import replenishments
 from scheduler_core.model import longhorn
 from scheduler_core.model.longhorn import STRICT_LOCAL
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from simulator.actions import Action, AfterDelay, Replacement, ReplaceObjects, RequeueAfter
 from simulator.objects import Json, condition
 from simulator.volumes.manifests import place

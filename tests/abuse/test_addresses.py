@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from tests.worlds.abuse import FITTING, abused_service
 
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")]

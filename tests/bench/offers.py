@@ -18,10 +18,10 @@ from scheduler_core.decide.decision import Competing, Decision, FilterOptions
 from scheduler_core.decide.filter import filter_nodes
 from scheduler_core.decide.offered_nodes import make_offer
 from scheduler_core.evaluation.contention import Contention, EquivalenceCache
-from scheduler_core.evaluation.state import ClusterState, ProfileCache
+from scheduler_core.evaluation.disk_profiles import ClusterState, ProfileCache
 from scheduler_core.offers.ledger import Ledger, step
 from scheduler_core.offers.outstanding_offer import Event, ObservedPod, Offered, Tick
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from scheduler_core.volumes.demand_index import DemandIndex
 from scheduler_core.volumes.resolve import resolve
 from tests.bench.http import p99

@@ -6,7 +6,7 @@ import pytest
 
 from devcluster import next_steps
 from devcluster.next_steps import StackFacts
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 
 FACTS = StackFacts(
     kubeconfig=Path("/c/kubeconfig"),

@@ -18,7 +18,7 @@ from rich.console import Console
 from devcluster import kubernetes_version
 from scheduler_core.decide.decision import Packing
 from scheduler_core.decide.extender_settings import GuardMode
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from tests.e2e import (
     as_installed,
     backlog,

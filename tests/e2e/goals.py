@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.table import Table
 
 from scheduler_core.errors import CoreError
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from tests.e2e import plan
 from tests.e2e.bursts import Result, columns
 from tests.e2e.report import Options, Part, draw

@@ -19,7 +19,7 @@ from scheduler_core.decide.decision import Packing
 from scheduler_core.decide.extender_settings import GuardMode
 from scheduler_core.longhorn.placement import DiskCandidate, possible_choices
 from scheduler_core.model import longhorn
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from tests.e2e.bursts import Outcome, settled_burst
 from tests.e2e.objects import LOCAL, Object, Volume, Workload
 from tests.e2e.report import Options, Part, draw

@@ -4,7 +4,7 @@ Each function runs one repetition on a rig and returns what happened. Every goal
 pods on them, so that one cluster serves all goals.
 """
 
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from tests.e2e.bursts import READY_SECONDS, Result, wait_for_result
 from tests.e2e.objects import Object, statefulset
 from tests.e2e.placement_audit import PlacementAudit

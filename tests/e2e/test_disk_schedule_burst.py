@@ -3,7 +3,7 @@
 import pytest
 
 from devcluster.stack import FAST_LEASE
-from scheduler_core.longhorn.node_status import ROUNDING
+from scheduler_core.longhorn.node_controller import ROUNDING
 from scheduler_core.model.quantity import parse_bytes
 from tests.control_plane import ControlPlane
 from tests.e2e.bursts import BURST, EXACT, SIZE, Burst

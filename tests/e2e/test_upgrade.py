@@ -11,7 +11,7 @@ import pytest
 from app.kube.resources import LEASES
 from devcluster.programs import NAMESPACE, SERVICE
 from devcluster.stack import ROOT
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from tests.control_plane import ControlPlane
 from tests.e2e import hand_over
 from tests.e2e.rig import Rig

@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 from devcluster import build, kubernetes_version
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from tests.e2e import goals, plan, preemption
 from tests.e2e.bursts import wait_for_result
 from tests.e2e.leader_monitor import LeaderMonitor

@@ -3,7 +3,7 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from tests.builders import disk
 from tests.examples import examples
 from tests.worlds.claim_clusters import CLAIM_VALUES, DISK_VALUES, FREE_VALUES, NODE_TAGS, Claim, Cluster

@@ -10,9 +10,9 @@ from scheduler_core.decide.decision import Contenders, Decision, FilterOptions, 
 from scheduler_core.decide.explain import explain_nodes
 from scheduler_core.decide.filter import filter_nodes
 from scheduler_core.evaluation.contention import Contention, EquivalenceCache
-from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.evaluation.disk_profiles import ClusterState
 from scheduler_core.offers.ledger import Ledger
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from tests import builders as make
 from tests.builders import GI, Object
 from tests.examples import examples

@@ -13,7 +13,7 @@ import pytest
 
 from scheduler_core.disk_schedule.writes import gone_disk, set_requirement
 from scheduler_core.model import disk_schedule as ds
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from tests.worlds.disk_schedule_interleaving import (
     CONTROLLERS,
     GI,

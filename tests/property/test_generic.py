@@ -13,7 +13,7 @@ from scheduler_core.model.constraints import NO_CONSTRAINTS, Cloud, CloudDisk, L
 from scheduler_core.model.generic import Node, Service
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import Reason
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from tests.examples import examples
 
 NAMES = ("a", "b", "c", "d", "e")

@@ -32,7 +32,7 @@ from scheduler_core.offers.outstanding_offer import (
     Tick,
     Withdrawn,
 )
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from tests.examples import examples
 
 LETTERS = "abcde"

@@ -15,7 +15,7 @@ from scheduler_core.longhorn.space import disk_space, minimal_available, schedul
 from scheduler_core.longhorn.stages import disk_and_space_refusal, node_refusal
 from scheduler_core.model import longhorn as lh
 from scheduler_core.model.snapshot import Snapshot
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from tests.examples import examples
 from tests.worlds.longhorn import GIB, LONG_AGO, NOW, conditions, disk, node, replica, volume
 

@@ -20,7 +20,7 @@ from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.space import scheduling_limit
 from scheduler_core.model.longhorn import Placement
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from tests import builders as make
 from tests.builders import GI, NOW, Object
 from tests.worlds.engines import engines

@@ -8,15 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_core.cluster.view import View
-from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.evaluation.disk_profiles import ClusterState
 from scheduler_core.model.generic import PodKey
 from scheduler_core.monitor.capacity_report import CapacityReport, LargestVolumes
 from scheduler_core.predict.cluster_additions import scale
 from scheduler_core.predict.predicted_cluster import PredictedCluster
 from scheduler_core.predict.predicted_replicas import Choose, ReplicaMove, apply_move, next_step
-from scheduler_core.predict.rebalance import Baseline, Rebalance, find_moves, largest_volume_goal, waiting_pods_goal
+from scheduler_core.predict.replica_moves import Baseline, Rebalance, find_moves, largest_volume_goal, waiting_pods_goal
 from scheduler_core.predict.situation import Situation
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from tests.builders import GI
 from tests.examples import examples
 from tests.property.test_what_if import workload, worlds

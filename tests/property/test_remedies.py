@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scheduler_core.predict.pod_decision import PodDecider
 from scheduler_core.predict.remedies import Trials
 from scheduler_core.predict.remedy import Intervention, Step, move_step, step_changes
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from tests.examples import examples
 from tests.worlds.predicted_clusters import OPTIONS, every_move
 from tests.worlds.remedies import World, draw_world, every_step, full_worlds, waiting, worlds

@@ -6,7 +6,7 @@ from hypothesis import given
 
 from scheduler_core.longhorn.space import scheduling_limit
 from scheduler_core.predict.predicted_replicas import apply_move, holds_data, next_step
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from tests.property.test_what_if import World, worlds
 from tests.worlds.predicted_clusters import after, every_move
 

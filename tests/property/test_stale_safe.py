@@ -19,7 +19,7 @@ from scheduler_core.packing.order_safe import (
     missing_bytes,
     new_volumes_stale_safe,
 )
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from tests import builders as make
 from tests.examples import examples
 

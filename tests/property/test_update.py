@@ -15,13 +15,13 @@ from scheduler_core.decide.decision import Decision, FilterOptions
 from scheduler_core.decide.explain import explain_nodes
 from scheduler_core.decide.filter import filter_nodes
 from scheduler_core.errors import ResolutionError
-from scheduler_core.evaluation import state as cluster_state
+from scheduler_core.evaluation import disk_profiles
+from scheduler_core.evaluation.disk_profiles import ClusterState, Refused, profile_node
 from scheduler_core.evaluation.fit import OpenDisk
-from scheduler_core.evaluation.state import ClusterState, Refused, profile_node
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.packing.budget import Budget
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from scheduler_core.volumes.requirements import VolumeClasses, requirements
 from scheduler_core.volumes.resolve import resolve
 from tests import builders as make
@@ -262,7 +262,7 @@ def test_profiles_made_while_nodes_change_serve_the_later_states(monkeypatch: py
         profiled.append(name)
         return profile_node(view, classes, name)
 
-    monkeypatch.setattr(cluster_state, "profile_node", count)
+    monkeypatch.setattr(disk_profiles, "profile_node", count)
     later: list[ClusterState] = []
 
     def change() -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from scheduler_core.decide.decision import FilterOptions, Packing
 from scheduler_core.decide.explain import Explanation
-from scheduler_core.evaluation import whole_pod
+from scheduler_core.evaluation import placement_across_nodes
 from scheduler_core.evaluation.single_node import evaluate_node
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.budget import Budget
@@ -441,7 +441,7 @@ def test_counting_instead_of_placing_refuses_no_node_that_fits(random: Random) -
     """As in clusters with too many disks to search."""
     cluster = random_spread(random)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(whole_pod, "MAX_DISKS", 0)
+        patch.setattr(placement_across_nodes, "MAX_DISKS", 0)
         nodes = set(fitting(explanation_of(cluster)))
     assert nodes >= expected(cluster)
 

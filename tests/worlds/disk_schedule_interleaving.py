@@ -32,7 +32,7 @@ from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model.disk_schedule import FINALIZER, DiskSchedule, DiskScheduleSpec, RequestKind
 from scheduler_core.model.longhorn import FILESYSTEM, BackingImage, Disk, Node, Replica, Volume
 from scheduler_core.model.snapshot import Snapshot
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from tests.worlds.disk_schedules import READY, disk_spaces
 
 GI = 1024**3

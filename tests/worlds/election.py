@@ -8,7 +8,7 @@ and a write may be applied long after its sender gave up, was stopped, or died. 
 from dataclasses import dataclass, field
 
 from scheduler_core.leadership import election
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 
 TIMING = election.ElectionTiming()
 IDENTITY = "me"

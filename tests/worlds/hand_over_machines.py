@@ -15,7 +15,7 @@ from scheduler_core.offers import ledger as offers
 from scheduler_core.offers.handover_record import RecordHead, decode_record, encode_record
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.offers.outstanding_offer import Event, OffersRestored
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from tests import builders as make
 from tests.worlds.offers import with_offer
 from tests.worlds.placements import NODE, decide, node_with_disks, placement, state_of, waiting_volume

@@ -37,7 +37,7 @@ from scheduler_core.decide.filter import filter_nodes
 from scheduler_core.guard.placement_guard import GuardOutcome, GuardState, Observation
 from scheduler_core.longhorn.placement import schedule_replica
 from scheduler_core.model.longhorn import Placement, Replica
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from tests import builders as make
 from tests.builders import GI, Object
 from tests.worlds.placements import leader_context, placement_review

@@ -16,14 +16,14 @@ from typing import Any
 from hypothesis import strategies as st
 
 from app.schemas.remedies_answer import step_commands
-from scheduler_core.longhorn.node_status import ROUNDING, schedulable_condition
+from scheduler_core.longhorn.node_controller import ROUNDING, schedulable_condition
 from scheduler_core.model import kube
 from scheduler_core.predict.pod_decision import PodDecider
 from scheduler_core.predict.predicted_cluster import PredictedCluster, with_schedulable_condition
 from scheduler_core.predict.predicted_replicas import DiskPlace
 from scheduler_core.predict.remedies import find_remedies
 from scheduler_core.predict.remedy import RemedyKind, Step
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from tests.builders import Object, claim, condition, disk, kube_node, longhorn_node, pod, setting, storage_class
 from tests.worlds.predicted_clusters import OPTIONS, running, situation
 

@@ -25,7 +25,7 @@ from scheduler_core.model.kube import Pod
 from scheduler_core.monitor.demand_monitor import PlacementReport
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.predict.node_loss import NodeLossOutcome
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from tests import builders as make
 from tests.builders import Object
 from tests.worlds.service import application, by_names, db_pod, http_client, lifecycle, small_cluster

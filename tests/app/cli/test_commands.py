@@ -61,7 +61,7 @@ def test_the_completion_of_a_commands_name_imports_no_command(monkeypatch: pytes
     monkeypatch.setenv("COMP_CWORD", "1")
     done = subprocess.run([sys.executable, "-c", _IMPORTED], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.stdout.split() == ["waiting"]
-    assert "app.cli.decisions" not in done.stderr.split()
+    assert "app.cli.waiting_and_decisions" not in done.stderr.split()
 
 
 def call_as(name: str, folder: Path, entry: str, *arguments: str) -> str:

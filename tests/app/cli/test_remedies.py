@@ -57,7 +57,7 @@ def test_a_search_that_ends_early_says_so(run: Run, tmp_path: Path, monkeypatch:
     file = write_list(tmp_path, *world(reserved=70))
     assert "not searched further" not in run("remedies", "db", "--snapshot", file).out
     assert run("remedies", "db", "--snapshot", file, "-o", "json").answer["complete"] is True
-    monkeypatch.setattr("app.cli.remedies.find_remedies", partial(find_remedies, max_decisions=1))
+    monkeypatch.setattr("app.cli.remedies_and_rebalance.find_remedies", partial(find_remedies, max_decisions=1))
     assert "not searched further" in run("remedies", "db", "--snapshot", file).out
     assert run("remedies", "db", "--snapshot", file, "-o", "json").answer["complete"] is False
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from app.cli.decisions import print_waiting
 from app.cli.escaping_console import EscapingConsole
 from app.cli.top import print_usage
+from app.cli.waiting_and_decisions import print_waiting
 from tests import builders as make
 from tests.app.cli.test_explain_live import live_cluster, run_in_thread
 from tests.builders import GI, Object

@@ -24,7 +24,7 @@ from scheduler_core.decide.decision import NO_CONTENDERS, Contenders, FilterOpti
 from scheduler_core.decide.extender_settings import ExtenderSettings, GuardMode
 from scheduler_core.model.longhorn import REVIEWED, Placement, Replica
 from scheduler_core.offers.ledger import Ledger
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from tests import builders as make
 from tests.worlds.disk_schedules import disk_schedule
 from tests.worlds.engines import engines

@@ -7,7 +7,7 @@ import pytest
 
 from app.runtime.probes import PREFIX, UnavailableError
 from scheduler_core.decide.decision import FilterOptions
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from tests import builders as make
 from tests.worlds.node_reservation import NodeReservationWorld
 from tests.worlds.state_source import caller_hung_up, fitting_nodes

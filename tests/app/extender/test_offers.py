@@ -21,13 +21,13 @@ from app.policy import PolicyFile, PolicyInForce, SnapshotGenericState, load_plu
 from app.runtime.probes import PREFIX, HungUp, UnavailableError
 from scheduler_core.decide.decision import Contenders, Decision, FilterOptions
 from scheduler_core.decide.extender_settings import Enforcement, ExtenderSettings
-from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.evaluation.disk_profiles import ClusterState
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.model import generic
 from scheduler_core.model.kube import Pod
 from scheduler_core.offers.handover_record import HandoverRecord, RecordHead, decode_record, encode_record
 from scheduler_core.offers.ledger import Ledger
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from tests import builders as make
 from tests.builders import Object
 from tests.worlds.state_source import FakeStateSource, SlowSource, caller_waits, fitting_nodes

@@ -5,7 +5,7 @@ from functools import cache
 import pytest
 
 from scheduler_core.decide.decision import Packing
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from tests.e2e import tight_nodes
 from tests.e2e.tight_nodes import EXACT, GUARD, ORDER_SAFE, STALE_SAFE, WAYS, Tally
 from tests.worlds.placement_bursts import BurstOutcome, Way, run_burst

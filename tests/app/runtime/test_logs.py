@@ -16,7 +16,7 @@ from app.runtime import logs
 from app.runtime.logs import QueuedLogHandler, configure, flush
 from app.settings import LogFormat, Settings
 from scheduler_core.cluster.view import View
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from tests.builders import NOW, Object, pod, snapshot
 from tests.worlds.service import application, by_names, db_pod, http_client
 

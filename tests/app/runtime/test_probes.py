@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from app.bootstrap import plain_probes
 from app.runtime.probes import Health, UnavailableError, install_metrics, probe_application
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from tests.worlds.service import application, http_client, lifecycle
 
 

@@ -14,7 +14,7 @@ from scheduler_core.generic.rule_registry import SERVICES
 from scheduler_core.model.constraints import PodScheduling
 from scheduler_core.model.generic import Node, PodKey, Service
 from scheduler_core.model.kube import Pod
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from tests.worlds.scheduler import RecordingQueue, unwatched_cache
 from tests.worlds.scheduling_api import SCHEDULER_NAME
 

@@ -18,7 +18,7 @@ from app.scheduler.cache import LONGHORN, LonghornCache, SchedulerCache
 from scheduler_core.convert.generic import PendingPod
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.model import kube
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from tests.builders import NOW
 from tests.worlds.cluster_cache import path_of
 from tests.worlds.fake_api import Object, until

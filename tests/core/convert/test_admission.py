@@ -12,7 +12,7 @@ from scheduler_core.convert import admission
 from scheduler_core.convert.installed_objects import is_answered, probe_replica
 from scheduler_core.errors import ObjectError
 from scheduler_core.model.longhorn import REVIEWED, Placement
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from tests import builders as make
 from tests.builders import GI, Object
 from tests.worlds.placements import placement_review

@@ -24,7 +24,7 @@ from scheduler_core.errors import ObjectError
 from scheduler_core.longhorn.csi_driver import DRIVER, Provisioning, volume_for_claim
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model.kube import ClaimSpec, Pod
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from tests import builders as make
 from tests.builders import Object
 from tests.worlds.predicted_clusters import disruption_budget, stateful_set

@@ -6,7 +6,7 @@ import pytest
 
 from scheduler_core.decide import volume_sentences
 from scheduler_core.decide.decision import FilterOptions
-from scheduler_core.evaluation.replicas import replica_needs
+from scheduler_core.evaluation.replicas_to_place import replica_needs
 from scheduler_core.model.verdict import Reason
 from tests import builders as make
 from tests.builders import (

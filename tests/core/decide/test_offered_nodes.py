@@ -9,7 +9,7 @@ from scheduler_core.decide.filter import filter_nodes
 from scheduler_core.decide.offered_nodes import MANY_NODES, MAX_OF_MANY_NODES, choose_nodes, choose_one_node
 from scheduler_core.model.verdict import Reason
 from scheduler_core.offers.ledger import Ledger
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from tests import builders as make
 from tests.builders import Object
 from tests.worlds.offers import with_offer

@@ -27,7 +27,7 @@ from scheduler_core.model.disk_schedule import (
     DiskScheduleStatus,
 )
 from scheduler_core.model.longhorn import Disk, Node, Replica, Volume
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from tests.worlds.disk_schedules import READY, grant, rejection
 
 NOW = "2026-01-01T00:00:00Z"

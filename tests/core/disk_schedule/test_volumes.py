@@ -30,7 +30,7 @@ from scheduler_core.model import disk_schedule as ds
 from scheduler_core.model import longhorn as lh
 from scheduler_core.model.kube import Condition
 from scheduler_core.model.snapshot import Snapshot
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from tests.worlds.disk_schedules import READY, disk_spaces, grant, rejection
 
 NOW = "2026-01-01T00:00:00Z"

@@ -8,7 +8,7 @@ import pytest
 
 from scheduler_core.cluster.update import build_view, empty_snapshot, update
 from scheduler_core.evaluation.contention import Contention
-from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.evaluation.disk_profiles import ClusterState
 from scheduler_core.monitor.demand_monitor import STUCK_AFTER, PlacementReport
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.volumes.demand import DemandSource

@@ -6,7 +6,7 @@ import pytest
 
 from scheduler_core.decide.decision import FilterOptions, Packing
 from scheduler_core.decide.filter import filter_nodes
-from scheduler_core.evaluation import replicas, whole_pod
+from scheduler_core.evaluation import placement_across_nodes, replicas_to_place
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing import spread
 from tests import builders as make
@@ -203,7 +203,7 @@ class TestManyDisks:
 
     @pytest.fixture(autouse=True)
     def _count(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(whole_pod, "MAX_DISKS", 0)
+        monkeypatch.setattr(placement_across_nodes, "MAX_DISKS", 0)
 
     def test_there_are_too_few_bytes(self) -> None:
         explanation = explained(make.pod("a", "b"), nodes(100), local_and_remote(60, 60))
@@ -225,13 +225,13 @@ class TestManyDisks:
 
 def test_equal_volumes_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[object] = []
-    open_disks = replicas.open_disks
+    open_disks = replicas_to_place.open_disks
 
     def counted_look(*args: Any) -> Any:
         looks.append(args)
         return open_disks(*args)
 
-    monkeypatch.setattr(whole_pod, "open_disks", counted_look)
+    monkeypatch.setattr(placement_across_nodes, "open_disks", counted_look)
     names = [f"c{number}" for number in range(10)]
     claims = [make.claim(name, 60, storage_class="remote") for name in names]
     assert set(reasons(explained(make.pod(*names), nodes(300, 300), CLASSES, claims)).values()) == {"ATTACHABLE"}
@@ -239,8 +239,8 @@ def test_equal_volumes_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_too_many_replicas_for_a_search_are_counted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(whole_pod, "MAX_REPLICAS", 1)
-    monkeypatch.setattr(whole_pod, "open_disks", None)
+    monkeypatch.setattr(placement_across_nodes, "MAX_REPLICAS", 1)
+    monkeypatch.setattr(placement_across_nodes, "open_disks", None)
     explanation = explained(make.pod("a", "b"), nodes(100, 60), local_and_remote(50, 80))
     assert reasons(explanation) == {"n1": "ORDER_UNSAFE", "n2": "ROOM"}
 
@@ -253,7 +253,7 @@ def test_equal_pods_are_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
         searches.append(args)
         return search(*args)
 
-    monkeypatch.setattr(whole_pod, "fits_spread", counted_search)
+    monkeypatch.setattr(placement_across_nodes, "fits_spread", counted_search)
     other = [make.claim("c", 60), make.claim("d", 60, storage_class="remote")]
     state = make.state(nodes(100, 100), local_and_remote(60, 60), other)
     for pod in (make.pod("a", "b"), make.pod("c", "d", name="other")):

@@ -13,7 +13,7 @@ from scheduler_core.generic.scheduler import NOT_READY
 from scheduler_core.model.generic import Node
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import Reason
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from tests.worlds.policy_rules import decide, failed
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"

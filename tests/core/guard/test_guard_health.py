@@ -4,7 +4,7 @@ import pytest
 
 from scheduler_core.guard.placement_guard import GuardState, Observation, next_state, observe_placement
 from scheduler_core.model.longhorn import Replica
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 
 CONFIRMED = Observation.CONFIRMED
 BYPASSED = Observation.BYPASSED

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from scheduler_core.convert.disk_schedule import MIRROR_LABEL
-from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.evaluation.disk_profiles import ClusterState
 from scheduler_core.guard.placement_guard import GuardDecision, GuardOutcome, guards_every_node
 from scheduler_core.model.longhorn import Placement
 from scheduler_core.offers.ledger import Ledger
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from tests import builders as make
 from tests.builders import Object
 from tests.worlds.disk_schedules import disk_schedule

@@ -29,7 +29,7 @@ from scheduler_core.model.installation import HeldLease, InstalledPod, Permissio
 from scheduler_core.model.kube import StorageClass
 from scheduler_core.model.longhorn import Disk, Node
 from scheduler_core.model.verdict import Reason
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 NAMESPACE = "longhorn-system"

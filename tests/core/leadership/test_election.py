@@ -23,7 +23,7 @@ from scheduler_core.leadership.election import (
     WriteConflicted,
     step,
 )
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from tests.worlds.election import IDENTITY, OTHER_LEASE, OWN_LEASE, TIMESTAMP, candidate_after, leader, next_action
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from scheduler_core.longhorn.csi_driver import HOSTNAME, Capacity, CapacityError, get_capacity
-from scheduler_core.longhorn.node_status import ZONE_LABEL
+from scheduler_core.longhorn.node_controller import ZONE_LABEL
 from scheduler_core.model import longhorn as lh
 from tests.worlds.longhorn import GIB, cluster, conditions, disk, node
 

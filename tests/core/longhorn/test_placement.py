@@ -11,7 +11,7 @@ from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.stages import DISABLE_V2_LABEL
 from scheduler_core.model import kube
 from scheduler_core.model import longhorn as lh
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from tests.worlds.longhorn import GIB, LONG_AGO, cluster, conditions, disk, failed, node, places, replica, volume
 
 ZONE_HARD = {"replica-zone-soft-anti-affinity": "false"}

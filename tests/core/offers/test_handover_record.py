@@ -18,7 +18,7 @@ from scheduler_core.offers.handover_record import (
 )
 from scheduler_core.offers.ledger import Ledger, step
 from scheduler_core.offers.outstanding_offer import ObservedPod, Offered
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 
 HEAD = RecordHead("extender-1_ab12cd34", 7)
 POD = ObservedPod("u-1", "default", "web-0", version=10, nominated_node="a", unschedulable="no space")

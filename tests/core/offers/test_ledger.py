@@ -19,7 +19,7 @@ from scheduler_core.offers.outstanding_offer import (
     OffersRestored,
     OutcomeKind,
 )
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 
 OFFERED = Offered(ObservedPod("u", "default", "web-0", version=10), frozenset("abc"), volumes=("v",))
 

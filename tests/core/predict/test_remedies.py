@@ -5,10 +5,10 @@ The limits of the search are tested, too.
 
 import pytest
 
-from scheduler_core.longhorn.node_status import ROUNDING
+from scheduler_core.longhorn.node_controller import ROUNDING
 from scheduler_core.predict.remedies import Trials, find_remedies
 from scheduler_core.predict.remedy import Cost, Intervention, RemedyKind, Step, exact_bytes
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from tests.builders import GI, Object, claim, disk, flat, kube_node, longhorn_node, pod, setting, storage_class
 from tests.worlds.predicted_clusters import OPTIONS, running, situation
 from tests.worlds.remedies import World, cluster_of, waiting

@@ -4,7 +4,7 @@ import pytest
 
 from scheduler_core.predict.predicted_cluster import StatusChange, hide_changes, show_change
 from scheduler_core.predict.predicted_replicas import next_step
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 from tests.worlds.generated_cluster import AT_ONCE, GIBIBYTE, disks_of, play_seeds, play_strategy, with_pods
 from tests.worlds.paced_timeline import Pace
 from tests.worlds.predicted_clusters import running, situation

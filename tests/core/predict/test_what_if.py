@@ -8,7 +8,7 @@ import pytest
 
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.errors import CoreError
-from scheduler_core.longhorn.node_status import ROUNDING
+from scheduler_core.longhorn.node_controller import ROUNDING
 from scheduler_core.model import kube
 from scheduler_core.predict.cluster_additions import Workload, add_disk, add_nodes, apply_objects, scale
 from scheduler_core.predict.cluster_changes import drain, expand, lose_disk, lose_nodes, lose_zone, set_setting

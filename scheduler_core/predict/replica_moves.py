@@ -12,7 +12,7 @@ from itertools import compress
 
 from msgspec import Struct
 
-from scheduler_core import errors, values
+from scheduler_core import errors, structs
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.longhorn.csi_driver import SIZE_STEP
 from scheduler_core.model import generic, longhorn, quantity
@@ -97,7 +97,7 @@ def waiting_pods_goal(
         always = frozenset(pods)
         least = total
         for choose in make_choices():
-            result = timeline.run_order(values.replace(situation, cluster=cluster), options, choose)
+            result = timeline.run_order(structs.replace(situation, cluster=cluster), options, choose)
             placed = {key for key in result.nodes if key not in result.stuck}
             always &= placed
             least = min(least, len(placed))
@@ -328,7 +328,7 @@ class _Search:
             for target in move.targets
         )
         targets = tuple(sorted({target for move in moves for target in move.targets}))
-        return MoveSequence((*sequence.moves, values.replace(moves[0], targets=targets)), clusters)
+        return MoveSequence((*sequence.moves, structs.replace(moves[0], targets=targets)), clusters)
 
     def _candidates(self, sequence: MoveSequence, moves: int) -> list[tuple[int, longhorn.Replica]]:
         """Returns the replicas that may be moved, each with the bytes that are free on its disk after its move and up to

@@ -17,20 +17,11 @@ from scheduler_core.errors import CoreError
 from scheduler_core.longhorn.csi_driver import DRIVER
 from scheduler_core.longhorn.settings import AUTO_BALANCE_DISABLED
 from scheduler_core.model.quantity import format_bytes, format_count
+from scheduler_core.predict import replica_moves
 from scheduler_core.predict.predicted_cluster import PredictedCluster
-from scheduler_core.predict.rebalance import (
-    DEFAULT_MAX_MOVES,
-    LARGEST_VOLUME,
-    WAITING_PODS,
-    Baseline,
-    Rebalance,
-    find_moves,
-    largest_volume_goal,
-    waiting_pods_goal,
-)
 from scheduler_core.predict.remedies import MAX_DECISIONS, find_remedies
 from scheduler_core.predict.situation import Situation
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 
 _MAX_REMEDIES = 100
 _DEFAULT_LIMIT = 5
@@ -130,7 +121,7 @@ def rebalance(
     ] = None,
     max_moves: Annotated[
         int, typer.Option(metavar="N", min=1, max=_MAX_MOVES, help="How many replicas are moved at most.")
-    ] = DEFAULT_MAX_MOVES,
+    ] = replica_moves.DEFAULT_MAX_MOVES,
     orders: cluster_source.Orders,
     output: render.OutputOption = render.Output.TABLE,
     rules: cluster_source.Rules,
@@ -149,15 +140,17 @@ def rebalance(
     source = query.read(needs_nodes=True)
     situation = Situation(cluster_source.predicted_cluster(source), parallel=source.parallel_sets)
     name, storage_class = _goal_name(goal, situation, source)
-    if name == WAITING_PODS and size is not None:
-        raise CoreError(f"--size is for --goal {LARGEST_VOLUME}")
-    if name == WAITING_PODS:
-        objective = waiting_pods_goal(situation, rules.options, lambda: map(cluster_source.seeded_choice, orders.seeds))
+    if name == replica_moves.WAITING_PODS and size is not None:
+        raise CoreError(f"--size is for --goal {replica_moves.LARGEST_VOLUME}")
+    if name == replica_moves.WAITING_PODS:
+        objective = replica_moves.waiting_pods_goal(
+            situation, rules.options, lambda: map(cluster_source.seeded_choice, orders.seeds)
+        )
     else:
-        objective = largest_volume_goal(situation.cluster, storage_class, least)
+        objective = replica_moves.largest_volume_goal(situation.cluster, storage_class, least)
     with render.progress_of("Trying moves"):
-        baseline = Baseline.of(situation, rules.options)
-        result = find_moves(objective, baseline, max_moves)
+        baseline = replica_moves.Baseline.of(situation, rules.options)
+        result = replica_moves.find_moves(objective, baseline, max_moves)
     moves = _moves(result, situation.cluster, query.longhorn_namespace)
     notes = _notes(baseline)
     succeeds = result.plan is not None or result.reached
@@ -166,7 +159,7 @@ def rebalance(
         "goal": {
             "name": name,
             "storageClass": storage_class or None,
-            "unit": "pods" if name == WAITING_PODS else "bytes",
+            "unit": "pods" if name == replica_moves.WAITING_PODS else "bytes",
             "before": result.before,
             "target": result.target,
             "after": result.value,
@@ -189,12 +182,14 @@ def rebalance(
 def _goal_name(text: str | None, situation: Situation, source: cluster_source.ClusterSource) -> tuple[str, str]:
     """Returns the goal and its StorageClass, "" for none."""
     if text is None:
-        text = WAITING_PODS if situation.all_pods() else LARGEST_VOLUME
+        text = replica_moves.WAITING_PODS if situation.all_pods() else replica_moves.LARGEST_VOLUME
     name, separator, storage_class = text.partition("=")
-    if text == WAITING_PODS:
+    if text == replica_moves.WAITING_PODS:
         return name, ""
-    if name != LARGEST_VOLUME or (separator and not storage_class):
-        raise CoreError(f"--goal {text}: expected {LARGEST_VOLUME}, {LARGEST_VOLUME}=STORAGECLASS or {WAITING_PODS}")
+    if name != replica_moves.LARGEST_VOLUME or (separator and not storage_class):
+        raise CoreError(
+            f"--goal {text}: expected {replica_moves.LARGEST_VOLUME}, {replica_moves.LARGEST_VOLUME}=STORAGECLASS or {replica_moves.WAITING_PODS}"
+        )
     if storage_class:
         return name, storage_class
     default = situation.cluster.state.view.default_storage_class
@@ -203,11 +198,11 @@ def _goal_name(text: str | None, situation: Situation, source: cluster_source.Cl
     names = sorted(entry.name for entry in source.snapshot.storage_classes.values() if entry.provisioner == DRIVER)
     if len(names) != 1:
         classes = f"there are {', '.join(names)}" if names else "there is none of Longhorn"
-        raise CoreError(f"--goal {LARGEST_VOLUME}=STORAGECLASS must name a StorageClass: {classes}")
+        raise CoreError(f"--goal {replica_moves.LARGEST_VOLUME}=STORAGECLASS must name a StorageClass: {classes}")
     return name, names[0]
 
 
-def _moves(result: Rebalance, cluster: PredictedCluster, namespace: str) -> list[dict[str, Any]]:
+def _moves(result: replica_moves.Rebalance, cluster: PredictedCluster, namespace: str) -> list[dict[str, Any]]:
     users = cluster.pods_by_volume()
     return [
         {
@@ -225,7 +220,7 @@ def _moves(result: Rebalance, cluster: PredictedCluster, namespace: str) -> list
     ]
 
 
-def _notes(baseline: Baseline) -> list[str]:
+def _notes(baseline: replica_moves.Baseline) -> list[str]:
     notes = ["Longhorn's status counts as current; meanwhile no other volume may be created or grow"]
     if baseline.unsettled:
         count = len(baseline.unsettled)
@@ -259,7 +254,7 @@ def _print_moves(moves: Sequence[dict[str, Any]], console: render.Console) -> No
         console.print()
 
 
-def _summary(result: Rebalance, storage_class: str) -> str:
+def _summary(result: replica_moves.Rebalance, storage_class: str) -> str:
     subject = f"largest volume of {storage_class}" if storage_class else "waiting pods that fit"
     before, after = (
         format_bytes(value) if storage_class else f"{value} of {result.target}"

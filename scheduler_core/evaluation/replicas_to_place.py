@@ -5,7 +5,7 @@ Longhorn attaches a volume once one replica has a place, or only once all have o
 false (volume_controller.go: reconcileVolumeCondition). Replicas that are added to an attached volume later do not count.
 
 Hard anti-affinity wants another node or zone for each replica. Without space the volumes of a pod are not in each other's way, so each is
-counted alone, however large the disks are. For pods and clusters that are too large for a search (`whole_pod.py`), the space of all disks is
+counted alone, however large the disks are. For pods and clusters that are too large for a search (`placement_across_nodes.py`), the space of all disks is
 counted, too. Both refuse only what has no placement, whichever node the pod runs on.
 
 The pod's own volumes without data locality may be in the way of its local ones. Longhorn may place their replicas on the pod's node or
@@ -22,8 +22,7 @@ from itertools import accumulate, chain
 from msgspec import Struct
 
 from scheduler_core.cluster.view import View
-from scheduler_core.evaluation import competitors, fit
-from scheduler_core.evaluation.state import ClusterState, Refused, profile_node
+from scheduler_core.evaluation import competitors, disk_profiles, fit
 from scheduler_core.longhorn import placement, stages
 from scheduler_core.longhorn.anti_affinity import SoftAntiAffinity, has_disk_pressure
 from scheduler_core.longhorn.cluster import Cluster
@@ -115,11 +114,11 @@ def open_disks(view: View, need: ReplicaNeed, name: str) -> list[fit.OpenDisk]:
     """Returns the disks of a node that can take one more replica. The replica is looked at as if it were the only
     volume.
     """
-    disks = profile_node(view, need.required.classes, name)
+    disks = disk_profiles.profile_node(view, need.required.classes, name)
     volume = need.volume.volume
     return [
         disk
-        for disk in (() if isinstance(disks, Refused) else disks)
+        for disk in (() if isinstance(disks, disk_profiles.Refused) else disks)
         if volume.size + sum(size for _, size in disk.copies) <= disk.free
         and (not volume.actual_size or volume.actual_size < disk.headroom)
     ]
@@ -199,7 +198,7 @@ class DomainShortage(Struct, frozen=True):
         )
 
 
-def domain_shortage(state: ClusterState, needs: Sequence[ReplicaNeed]) -> DomainShortage | None:
+def domain_shortage(state: disk_profiles.ClusterState, needs: Sequence[ReplicaNeed]) -> DomainShortage | None:
     """Returns the first volume with more replicas than nodes or zones, None if there is none."""
     for need in one_of_each_kind(needs):
         if need.soft.zone and need.soft.node:
@@ -222,14 +221,14 @@ def domain_shortage(state: ClusterState, needs: Sequence[ReplicaNeed]) -> Domain
     return None
 
 
-def _domains_of(state: ClusterState, need: ReplicaNeed, names: Iterable[str]) -> Iterator[object]:
+def _domains_of(state: disk_profiles.ClusterState, need: ReplicaNeed, names: Iterable[str]) -> Iterator[object]:
     """Returns the domains of those nodes that the placed replicas leave to others (`domain_of`)."""
     cluster = state.view.cluster
     tiers = nodes_in_tiers(cluster, need)
     return (domain_of(cluster, need, cluster.nodes[name], "") for name in names if tiers is None or name in tiers)
 
 
-def counting_allows(state: ClusterState, needs: Sequence[ReplicaNeed]) -> bool:
+def counting_allows(state: disk_profiles.ClusterState, needs: Sequence[ReplicaNeed]) -> bool:
     """Whether counting does not exclude a placement, whichever node the pod runs on. Each volume needs enough nodes or
     zones, and the volumes of one class need enough bytes, and enough disks for each size.
     """

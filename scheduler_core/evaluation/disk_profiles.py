@@ -287,7 +287,7 @@ class ProfileCache:
             _MAX_WEIGHT, lambda results: _WEIGHT_OF_REQUIREMENTS + len(results)
         )
         self._unfinished: LruMap[object, UnfinishedSearches] = LruMap(MAX_UNFINISHED, len)
-        # By pod, the steps that searches for places spent in vain, by what is to be placed (`whole_pod.py`).
+        # By pod, the steps that searches for places spent in vain, by what is to be placed (`placement_across_nodes.py`).
         self.unfinished_placements: LruMap[object, dict[int, int]] = LruMap(MAX_UNFINISHED, len)
 
     def table(self, classes: VolumeClasses) -> ProfileTable:
@@ -374,7 +374,7 @@ class ClusterState:
     def __init__(self, view: View, profiles: ProfileCache, demand: DemandIndex | None) -> None:
         self.view = view  # the cluster itself
         self.profiles = profiles  # the view's disk profiles, and the results computed for them
-        # Whether pods have a placement in this view, by the pods' needs and the case (`whole_pod.py`).
+        # Whether pods have a placement in this view, by the pods' needs and the case (`placement_across_nodes.py`).
         self.placements: LruMap[object, PackingAnswer] = LruMap(_MAX_PLACEMENTS)
         self._demand = demand
 

@@ -16,7 +16,7 @@ from scheduler_core.longhorn.space import disk_space, space_detail, space_refusa
 from scheduler_core.model import longhorn
 from scheduler_core.model.kube import Condition, condition
 from scheduler_core.model.longhorn import CORDONED, FILESYSTEM, Disk, Node
-from scheduler_core.values import replace
+from scheduler_core.structs import replace
 
 NODE_GONE = "KubernetesNodeGone"
 _KUBE_NOT_READY = "KubernetesNodeNotReady"

@@ -1,6 +1,6 @@
 """Whether all volumes of a pod have a placement together: local ones on the candidate, the others on any node.
 
-Data flow: the replicas that need a place (`replicas.py`) → none that may go to other nodes: nothing to decide → enough disks that could
+Data flow: the replicas that need a place (`replicas_to_place.py`) → none that may go to other nodes: nothing to decide → enough disks that could
 each take everything: every node is fine, which is the common case → otherwise the *useful* disks, which can take one of these replicas →
 few of them: an exact search per candidate that has useful disks, and one for all other candidates → many: a count that refuses only what
 cannot have a placement.
@@ -15,21 +15,7 @@ from functools import cached_property
 from msgspec import Struct
 
 from scheduler_core.cluster.view import View
-from scheduler_core.evaluation.replicas import (
-    ReplicaNeed,
-    copy_sizes,
-    counting_allows,
-    domain_of,
-    domain_shortage,
-    has_disk_for,
-    nodes_in_tiers,
-    one_of_each_kind,
-    open_disks,
-    replica_needs,
-    used_disks,
-)
-from scheduler_core.evaluation.single_node import evaluate_node
-from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.evaluation import disk_profiles, replicas_to_place, single_node
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.budget import Budget, PackingAnswer, Portions, share_fairly
 from scheduler_core.packing.feasible import MAX_STEPS_PER_INSTANCE
@@ -51,9 +37,9 @@ _Place = tuple[str, str]
 class _WholePod(Struct, frozen=True, dict=True):
     """A pod with the replicas that need a place (`replica_needs`)."""
 
-    state: ClusterState
+    state: disk_profiles.ClusterState
     resolution: Resolution
-    needs: tuple[ReplicaNeed, ...]
+    needs: tuple[replicas_to_place.ReplicaNeed, ...]
 
     @property
     def view(self) -> View:
@@ -66,7 +52,7 @@ class _WholePod(Struct, frozen=True, dict=True):
         return tuple(need.key for need in self.needs), placed
 
     @cached_property
-    def spreading(self) -> tuple[ReplicaNeed, ...]:
+    def spreading(self) -> tuple[replicas_to_place.ReplicaNeed, ...]:
         """The needs with replicas that may go to other nodes than the pod's."""
         return tuple(need for need in self.needs if need.elsewhere)
 
@@ -91,12 +77,12 @@ class _WholePod(Struct, frozen=True, dict=True):
 
 
 def nodes_without_placement(
-    state: ClusterState, resolution: Resolution, names: Sequence[str], budget: Budget
+    state: disk_profiles.ClusterState, resolution: Resolution, names: Sequence[str], budget: Budget
 ) -> Mapping[str, Reason]:
     """Returns the nodes among `names` with which the whole pod has no placement, with the reason. The local volumes fit
     on each of these nodes. The reason says so if something else than the disks' space is short.
     """
-    needs = replica_needs(resolution, state.view) if names else ()
+    needs = replicas_to_place.replica_needs(resolution, state.view) if names else ()
     if not needs:
         return {}
     pod = _WholePod(state, resolution, needs)
@@ -109,11 +95,11 @@ def nodes_without_placement(
         if disks is not None:
             refused = _search_placements(pod, disks, names, budget)
         else:
-            answer = PackingAnswer.YES if counting_allows(state, needs) else PackingAnswer.NO
+            answer = PackingAnswer.YES if replicas_to_place.counting_allows(state, needs) else PackingAnswer.NO
     if answer is not None:
         state.placements.put((pod.key, _ANY_NODE), answer)
         refused = {} if answer is PackingAnswer.YES else dict.fromkeys(names, _REASONS[answer])
-    if refused and domain_shortage(state, needs) is not None:
+    if refused and replicas_to_place.domain_shortage(state, needs) is not None:
         return dict.fromkeys(refused, Reason.TOO_FEW_NODES)
     return refused
 
@@ -121,7 +107,7 @@ def nodes_without_placement(
 def _is_roomy(pod: _WholePod) -> bool:
     """Whether for each need enough nodes have a disk that could take everything together; False proves nothing."""
     nodes = pod.view.cluster.nodes
-    for need in one_of_each_kind(pod.spreading):
+    for need in replicas_to_place.one_of_each_kind(pod.spreading):
         if need.placed:
             return False
         table = pod.state.profiles.table(need.required.classes)
@@ -129,7 +115,7 @@ def _is_roomy(pod: _WholePod) -> bool:
         domains: set[str] = set()
         for name, profile in table.profiles.items():
             # On such disks no placement of one replica is in the way of another.
-            if has_disk_for(profile, pod.total, need.volume.volume.actual_size):
+            if replicas_to_place.has_disk_for(profile, pod.total, need.volume.volume.actual_size):
                 domains.add(name if need.soft.zone else nodes[name].zone)
                 if len(domains) >= wanted:
                     break
@@ -149,14 +135,14 @@ def _useful_disks(pod: _WholePod) -> _Disks | None:
     view = pod.view
     free: dict[_Place, int] = {}
     by_kind: dict[object, frozenset[_Place]] = {}
-    for need in one_of_each_kind(pod.spreading):
+    for need in replicas_to_place.one_of_each_kind(pod.spreading):
         table = pod.state.profiles.table(need.required.classes)
-        tiers = nodes_in_tiers(view.cluster, need)
-        used = used_disks(need)
+        tiers = replicas_to_place.nodes_in_tiers(view.cluster, need)
+        used = replicas_to_place.used_disks(need)
         places: set[_Place] = set()
         for name, profile in table.profiles.items():
-            if (tiers is None or name in tiers) and has_disk_for(profile, need.volume.volume.size, 0):
-                for disk in open_disks(view, need, name):
+            if (tiers is None or name in tiers) and replicas_to_place.has_disk_for(profile, need.volume.volume.size, 0):
+                for disk in replicas_to_place.open_disks(view, need, name):
                     if disk.uuid not in used:
                         free[name, disk.uuid] = disk.free
                         places.add((name, disk.uuid))
@@ -230,7 +216,7 @@ def _problem(pod: _WholePod, disks: _Disks, name: str) -> _Problem:
     # The disks of the node that each volume may use which needs space there.
     own_disks: dict[str, frozenset[_Place]] = {}
     if missing and name in disks.nodes:
-        node = evaluate_node(pod.view, pod.resolution, name)
+        node = single_node.evaluate_node(pod.view, pod.resolution, name)
         places = [(name, disk.uuid) for disk in node.disks]
         free |= zip(places, (disk.free for disk in node.disks), strict=True)
         for volume, mask in zip(node.required.volumes, node.masks, strict=True):
@@ -245,7 +231,7 @@ def _problem(pod: _WholePod, disks: _Disks, name: str) -> _Problem:
         domains = (SHARED,) * len(free)
         if need is not None:
             # A number by disk for what at most one of the replicas may use.
-            keys = [domain_of(pod.view.cluster, need, nodes[node], uuid) for node, uuid in free]
+            keys = [replicas_to_place.domain_of(pod.view.cluster, need, nodes[node], uuid) for node, uuid in free]
             numbers = {key: number for number, key in enumerate(dict.fromkeys(keys)) if key != SHARED}
             domains = tuple(numbers.get(key, SHARED) for key in keys)
             allowed = disks.by_claim[volume.claim]
@@ -254,7 +240,7 @@ def _problem(pod: _WholePod, disks: _Disks, name: str) -> _Problem:
                 allowed = frozenset(place for place in allowed if nodes[place[0]].zone != nodes[name].zone)
             masks += [_mask(free, allowed)] * (need.count - on_node)
         image = volume.volume.backing_image
-        copies = copy_sizes(pod.view, image, (uuid for _, uuid in free)) if image else ()
+        copies = replicas_to_place.copy_sizes(pod.view, image, (uuid for _, uuid in free)) if image else ()
         if masks:
             groups.append(ReplicaGroup(volume.volume.size, tuple(masks), domains, copies, image))
     return _Problem(tuple(free.values()), tuple(groups))

@@ -22,7 +22,7 @@ from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import MAX_DECISIONS, Competing, DecisionOutcome, FilterOptions
 from scheduler_core.decide.kube_scheduler_filters import kube_scheduler_refusals, pod_claims
 from scheduler_core.errors import CoreError
-from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.evaluation.disk_profiles import ClusterState
 from scheduler_core.longhorn.cluster import parse_time
 from scheduler_core.model import quantity
 from scheduler_core.monitor.report import NearestNode, WaitingRow, candidate_nodes, waiting_pods, waiting_row
@@ -108,7 +108,7 @@ def _pod_names(answer: dict[str, Any]) -> Iterable[str]:
 def _remedies(
     rows: Sequence[WaitingRow], source: ClusterSource, options: FilterOptions, count: int
 ) -> "dict[str, RemedyAnswer]":
-    from app.cli.remedies import cheapest_remedies
+    from app.cli.remedies_and_rebalance import cheapest_remedies
 
     stuck = [row.pod for row in rows if not row.fitting and not row.error][:count]
     remedies = {}

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from app.cli import cluster_source, options, render, what_if_changes
-from scheduler_core import errors, values
+from scheduler_core import errors, structs
 from scheduler_core.model.quantity import format_bytes, format_count
 from scheduler_core.predict import predicted_replicas, prediction
 from scheduler_core.predict.drain_order import DrainOrder, DrainStep, MaintenanceRequest, find_drain_order
@@ -49,7 +49,7 @@ def headroom(
     query.check_standard_input(template)
     source = query.read(needs_nodes=True)
     workload, objects = what_if_changes.pod_template(template, namespace, source)
-    cluster = cluster_source.predicted_cluster(values.replace(source, snapshot=objects))
+    cluster = cluster_source.predicted_cluster(structs.replace(source, snapshot=objects))
     results = [
         fill_with_pods(cluster, workload, rules.options, cluster_source.seeded_choice(seed), limit)
         for seed in render.show_progress(orders.seeds, "Playing orders")
