@@ -8,9 +8,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from msgspec import Struct, field
-
 from scheduler_core.decide import decision, extender_settings
+from scheduler_core.structs import Struct, field
 
 if TYPE_CHECKING:
     from scheduler_core.leadership.election import ElectionTiming

@@ -6,9 +6,7 @@ returned delay.
 
 import math
 
-from msgspec import Struct
-
-from scheduler_core.structs import replace
+from scheduler_core.structs import Struct, replace
 
 # 2.0**1024 overflows. With this many doublings any pause has reached its bound.
 _MAX_DOUBLINGS = 1000

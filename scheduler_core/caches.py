@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, ItemsView, Sequence
 from typing import Any, Generic, TypeVar
 
-from msgspec import Struct
+from scheduler_core.structs import Struct
 
 _Key = TypeVar("_Key", bound=Hashable)
 _Value = TypeVar("_Value")

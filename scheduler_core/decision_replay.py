@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import msgspec
-from msgspec import Struct
 
 from scheduler_core.errors import CoreError
+from scheduler_core.structs import Struct
 
 _PROGRESS_INTERVAL = 500
 _Schema = TypeVar("_Schema")

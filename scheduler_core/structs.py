@@ -5,7 +5,7 @@ not shown, or computed.
 import dataclasses
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from msgspec import Struct, structs
+from msgspec import Struct, field, structs
 
 if TYPE_CHECKING:
     # mypy checks the names and types of the changes of this function alone, and takes a struct for a dataclass.
@@ -21,4 +21,4 @@ def is_struct_type(kind: Any) -> TypeGuard[type[Struct]]:
     return isinstance(kind, type) and issubclass(kind, Struct)
 
 
-__all__ = ["is_struct_type", "replace"]
+__all__ = ["Struct", "field", "is_struct_type", "replace"]

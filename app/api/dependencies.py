@@ -20,7 +20,6 @@ from time import monotonic
 from typing import TYPE_CHECKING, Annotated
 
 from fastapi import Depends, Request
-from msgspec import Struct, field
 from starlette.requests import ClientDisconnect
 
 from app.api.errors import BodyTooLargeError, RequestError
@@ -34,6 +33,7 @@ from app.schemas.state import CallerAnswer
 from scheduler_core.caches import LruMap
 from scheduler_core.decide import decision
 from scheduler_core.model.kube import Pod
+from scheduler_core.structs import Struct, field
 
 if TYPE_CHECKING:
     from app.extender.lifecycle import ExtenderLifecycle

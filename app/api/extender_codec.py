@@ -16,13 +16,13 @@ from itertools import groupby, starmap
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec import Struct
 
 from app.api.errors import RequestError
 from app.runtime.decision_thread import Turns
 from scheduler_core.convert import generic, kube
 from scheduler_core.errors import CoreError
 from scheduler_core.model.kube import Pod
+from scheduler_core.structs import Struct
 
 # How kube-scheduler starts a node: a first name that every reader of JSON sees.
 _USUAL_START = re.compile(rb'\{"metadata":\{"name":"([^"\\]+)"')

@@ -10,7 +10,6 @@ from collections.abc import Callable
 import msgspec
 import structlog
 from fastapi import APIRouter, FastAPI, Request, Response
-from msgspec import Struct
 
 from app.api import dependencies, errors
 from app.extender.guard import PlacementGuard
@@ -19,6 +18,7 @@ from app.memory_budget import MemoryBudget
 from app.runtime.probes import Availability
 from scheduler_core.convert import admission
 from scheduler_core.errors import ObjectError
+from scheduler_core.structs import Struct
 
 log = structlog.get_logger("admission")
 

@@ -8,7 +8,6 @@ from functools import partial
 from time import monotonic
 
 from fastapi import FastAPI
-from msgspec import Struct
 from prometheus_client import Gauge
 
 from app.api import dependencies, placement_review
@@ -42,7 +41,7 @@ from scheduler_core.decide.decision import Competing, Contenders
 from scheduler_core.decide.extender_settings import GuardMode
 from scheduler_core.decide.offered_nodes import offers_on_node
 from scheduler_core.leadership import endpoint_slice
-from scheduler_core.structs import replace
+from scheduler_core.structs import Struct, replace
 
 _TIMING = Timing(monotonic, random.uniform)
 _now = partial(datetime.now, UTC)

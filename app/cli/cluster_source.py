@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import msgspec
 import typer
-from msgspec import Struct, field
 
 from app.cli import options as flags
 from app.cli.render import format_duration, json_text, print_line, print_result, warn, yaml_text
@@ -33,6 +32,7 @@ from scheduler_core.errors import CoreError
 from scheduler_core.model import kube
 from scheduler_core.model.quantity import format_count, natural_key
 from scheduler_core.model.snapshot import NamespacedName, Snapshot
+from scheduler_core.structs import Struct, field
 
 if TYPE_CHECKING:
     from scheduler_core.predict.predicted_cluster import PredictedCluster

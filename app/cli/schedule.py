@@ -8,7 +8,6 @@ from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from msgspec import Struct
 
 from app.cli import options as flags
 from app.cli.commands import CommandGroup
@@ -29,6 +28,7 @@ from scheduler_core.generic.policy import (
 )
 from scheduler_core.generic.rule_registry import rule_inputs
 from scheduler_core.leadership.election import ElectionTiming
+from scheduler_core.structs import Struct
 
 if TYPE_CHECKING:
     from app.scheduler.decision import WhatIfReport

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import yaml
-from msgspec import Struct
 from typer.core import TyperCommand
 
 from app.cli import options as flags
@@ -36,7 +35,7 @@ from scheduler_core.errors import CoreError
 from scheduler_core.leadership import election, endpoint_slice
 from scheduler_core.model import installation, kube, quantity
 from scheduler_core.model.snapshot import Snapshot
-from scheduler_core.structs import replace
+from scheduler_core.structs import Struct, replace
 
 if TYPE_CHECKING:  # a command that does not serve needs none of it
     from fastapi import FastAPI

@@ -10,7 +10,6 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from msgspec import Struct
 
 from app.cli import cluster_source, options, render
 from app.settings import BestEffort
@@ -20,6 +19,7 @@ from scheduler_core.evaluation.disk_profiles import ClusterState
 from scheduler_core.model.quantity import format_bytes, format_count
 from scheduler_core.monitor import capacity_report, node_rows
 from scheduler_core.monitor.report import StatusReport, placement_problems, status_report
+from scheduler_core.structs import Struct
 
 if TYPE_CHECKING:
     from rich import table as rich_table

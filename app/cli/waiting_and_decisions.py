@@ -12,7 +12,6 @@ from urllib.parse import urlencode
 
 import msgspec
 import typer
-from msgspec import Struct
 
 from app.cli import options as flags
 from app.cli.cluster_source import POD_PREFIXES, ClusterSource, ExplainedPod, Query, Rules
@@ -26,6 +25,7 @@ from scheduler_core.evaluation.disk_profiles import ClusterState
 from scheduler_core.longhorn.cluster import parse_time
 from scheduler_core.model import quantity
 from scheduler_core.monitor.report import NearestNode, WaitingRow, candidate_nodes, waiting_pods, waiting_row
+from scheduler_core.structs import Struct
 
 if TYPE_CHECKING:
     from app.schemas.remedies_answer import RemedyAnswer

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from msgspec import Struct
 from typer.core import TyperCommand
 
 from app.cli import cluster_source, render, what_if_changes
@@ -28,6 +27,7 @@ from scheduler_core.predict.prediction import (
     predict,
 )
 from scheduler_core.predict.situation import ExpansionOutcome, Situation
+from scheduler_core.structs import Struct
 
 _ORDERS = cluster_source.Orders(20)
 # Each is searched for about a tenth of a second.

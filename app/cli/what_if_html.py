@@ -7,14 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from msgspec import Struct
-
 from app.api.page.rendering import environment
 from app.cli import options, what_if
 from scheduler_core.errors import CoreError
 from scheduler_core.model.quantity import format_bytes
 from scheduler_core.predict.prediction import Certainty, OrderPoint
 from scheduler_core.predict.situation import Origin
+from scheduler_core.structs import Struct
 
 _TEMPLATE = "what_if_report.html"
 WIDTH = 640

@@ -15,10 +15,8 @@ from datetime import datetime
 from functools import partial
 from typing import Any, ClassVar
 
+import prometheus_client
 import structlog
-from msgspec import Struct
-from prometheus_client import Counter as CounterMetric
-from prometheus_client import Gauge, Histogram
 from prometheus_client.core import Metric
 
 from app.disk_schedule.informer import Informer, Version
@@ -32,6 +30,7 @@ from scheduler_core.convert import kube, meta
 from scheduler_core.disk_schedule import writes as disk_writes
 from scheduler_core.model.disk_schedule import DiskSchedule, RequestKind
 from scheduler_core.model.kube import condition
+from scheduler_core.structs import Struct
 
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 _PENDING = "pending"
@@ -82,26 +81,26 @@ class ControllerMetrics:
 
     def __init__(self) -> None:
         self.registry = process_registry()
-        self._depth = Gauge(
+        self._depth = prometheus_client.Gauge(
             f"{PREFIX}_disk_schedule_queue_depth",
             "Keys that are due or in work",
             ["controller"],
             registry=self.registry,
         )
-        self._retries = CounterMetric(
+        self._retries = prometheus_client.Counter(
             f"{PREFIX}_disk_schedule_retries",
             "Keys to be looked at again: conflict (somebody was faster), waiting (something is refused), failed",
             ["controller", "why"],
             registry=self.registry,
         )
-        self._duration = Histogram(
+        self._duration = prometheus_client.Histogram(
             f"{PREFIX}_disk_schedule_reconcile_duration_seconds",
             "Time to look at one key, its calls included",
             ["controller"],
             buckets=_BUCKETS,
             registry=self.registry,
         )
-        self._working = Gauge(
+        self._working = prometheus_client.Gauge(
             f"{PREFIX}_disk_schedule_working", "1 while this process reconciles, 0 otherwise", registry=self.registry
         )
 

@@ -10,7 +10,6 @@ from contextlib import suppress
 from typing import Generic, TypeAlias, TypeVar, cast
 
 import msgspec
-from msgspec import Struct
 
 from app.kube.reflector import Key
 from app.kube.store import Objects
@@ -20,6 +19,7 @@ from scheduler_core.disk_schedule.writes import DISK_ALLOCATION
 from scheduler_core.errors import ObjectError
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.disk_schedule import BackingImageCopies, Fault
+from scheduler_core.structs import Struct
 
 _Value = TypeVar("_Value")
 _NO_BYTES = b""

@@ -21,7 +21,6 @@ from time import monotonic
 
 import msgspec
 import structlog
-from msgspec import Struct
 
 from app.disk_schedule import watches, writer
 from app.disk_schedule.controller import Controller, ControllerContext, ControllerMetrics, OrphanController
@@ -39,6 +38,7 @@ from scheduler_core.convert import disk_schedule, kube, meta
 from scheduler_core.errors import CoreError
 from scheduler_core.leadership.election import ElectionTiming
 from scheduler_core.model.kube import FINISHED_PHASES
+from scheduler_core.structs import Struct
 
 _DEFINITION = DISK_SCHEDULES.label
 

@@ -23,7 +23,6 @@ from functools import partial
 from typing import Any
 
 import structlog
-from msgspec import Struct, field
 
 from app.disk_schedule.informer import Informer, InformerObject
 from app.disk_schedule.watches import ControllerCache
@@ -36,6 +35,7 @@ from scheduler_core.disk_schedule.writes import set_requirement
 from scheduler_core.errors import CoreError
 from scheduler_core.model.disk_schedule import FINALIZER, Allocation, DiskSchedule, DiskScheduleSpec, Fault, RequestKind
 from scheduler_core.model.longhorn import VOLUME_LABEL
+from scheduler_core.structs import Struct, field
 
 Put = Callable[[str, Mapping[str, Any], str], Awaitable[InformerObject[DiskSchedule]]]
 """Replaces a DiskSchedule, or its status, at the version in the body; the arguments are name, body and subresource."""

@@ -20,7 +20,6 @@ from functools import partial
 from typing import Any
 
 import structlog
-from msgspec import Struct
 
 from app.evaluator import Evaluator, StateSource
 from app.extender.metrics import Metrics
@@ -36,6 +35,7 @@ from scheduler_core.errors import ObjectError
 from scheduler_core.guard import placement_guard
 from scheduler_core.model.longhorn import NODE_LABEL, Placement, Replica
 from scheduler_core.packing.budget import Budget
+from scheduler_core.structs import Struct
 
 log = structlog.get_logger("guard")
 

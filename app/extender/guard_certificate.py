@@ -24,7 +24,6 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-from msgspec import Struct
 
 from app.extender.certificates import (
     UNREADABLE,
@@ -46,6 +45,7 @@ from app.runtime.logs import ProblemLog
 from scheduler_core import errors, structs
 from scheduler_core.convert.meta import Metadata, Wire, decode_json
 from scheduler_core.leadership.endpoint_slice import PLACEMENT_GUARD
+from scheduler_core.structs import Struct
 
 log = structlog.get_logger("certificate")
 

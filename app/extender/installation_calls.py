@@ -16,7 +16,6 @@ from typing import TypeVar
 
 import aiohttp
 import msgspec
-from msgspec import Struct
 
 from app.kube import resources
 from app.kube.client import ApiError, KubeClient, pages
@@ -28,6 +27,7 @@ from scheduler_core.installation.scheduler_config import SchedulerFlags, flags
 from scheduler_core.leadership.endpoint_slice import EXTENDER
 from scheduler_core.longhorn.csi_driver import DRIVER
 from scheduler_core.model.installation import DEFAULT_SCHEDULER, InstalledPod, ServiceAddress
+from scheduler_core.structs import Struct
 
 EXTENDER_PODS = {"labelSelector": f"app.kubernetes.io/name={EXTENDER.name}"}
 # kubeadm and RKE2 label their static pods so, which the kubelet mirrors.

@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec import Struct
 
 from app.extender import installation_calls, offer_store
 from app.kube import cluster_cache, resources
@@ -25,6 +24,7 @@ from scheduler_core.longhorn.cluster import parse_time
 from scheduler_core.longhorn.csi_driver import DRIVER
 from scheduler_core.model.installation import DEFAULT_SCHEDULER, InstalledPod, Permission, SchedulingFailure
 from scheduler_core.model.kube import StorageClass
+from scheduler_core.structs import Struct
 
 _REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 _SYSTEM_NAMESPACE = "kube-system"

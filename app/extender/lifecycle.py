@@ -16,7 +16,6 @@ from operator import is_not
 from typing import Any, Protocol
 
 import structlog
-from msgspec import Struct
 
 from app.extender.endpoint_publisher import EndpointPublisher, GuardEndpoint, PublishedService
 from app.extender.metrics import Metrics
@@ -33,6 +32,7 @@ from scheduler_core.decide.extender_settings import DEFAULTS, ExtenderSettings, 
 from scheduler_core.leadership.endpoint_slice import EXTENDER
 from scheduler_core.model.installation import ENABLED
 from scheduler_core.offers.handover_record import HandoverRecord, RecordError
+from scheduler_core.structs import Struct
 
 log = structlog.get_logger("live")
 

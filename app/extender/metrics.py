@@ -4,10 +4,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import prometheus_client
 from fastapi import FastAPI
-from msgspec import Struct
-from prometheus_client import Counter as CounterMetric
-from prometheus_client import Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_fastapi_instrumentator import Instrumentator, metrics
 
@@ -19,6 +17,7 @@ from scheduler_core.guard.placement_guard import GuardOutcome, Observation
 from scheduler_core.model.verdict import UNSAFE, Reason
 from scheduler_core.offers.outstanding_offer import OutcomeKind
 from scheduler_core.predict.node_loss import NodeLossOutcome
+from scheduler_core.structs import Struct
 from scheduler_core.volumes.demand import DemandSource
 
 if TYPE_CHECKING:  # the Kubernetes client takes a second to import; a snapshot file needs none
@@ -187,18 +186,20 @@ class Metrics:
             "When the certificate that the placement guard shows expires; 0 without one",
         )
 
-    def _counter(self, name: str, text: str) -> CounterMetric:
-        return CounterMetric(f"{probes.PREFIX}_{name}", text, registry=self.registry)
+    def _counter(self, name: str, text: str) -> prometheus_client.Counter:
+        return prometheus_client.Counter(f"{probes.PREFIX}_{name}", text, registry=self.registry)
 
     def _labelled_counter(self, name: str, text: str, **values: Collection[str]) -> probes.LabelledCounter:
         ((label, label_values),) = values.items()
         return probes.LabelledCounter(f"{probes.PREFIX}_{name}", text, label, label_values, self.registry)
 
-    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
-        return Gauge(f"{probes.PREFIX}_{name}", text, labels, registry=self.registry)
+    def _gauge(self, name: str, text: str, *labels: str) -> prometheus_client.Gauge:
+        return prometheus_client.Gauge(f"{probes.PREFIX}_{name}", text, labels, registry=self.registry)
 
-    def _histogram(self, name: str, text: str, buckets: Sequence[float], *labels: str) -> Histogram:
-        return Histogram(f"{probes.PREFIX}_{name}", text, labels, buckets=buckets, registry=self.registry)
+    def _histogram(self, name: str, text: str, buckets: Sequence[float], *labels: str) -> prometheus_client.Histogram:
+        return prometheus_client.Histogram(
+            f"{probes.PREFIX}_{name}", text, labels, buckets=buckets, registry=self.registry
+        )
 
     def _read(self, read: Callable[[], Iterable[Metric]]) -> None:
         self.registry.register(probes.Reading(read))
@@ -223,7 +224,7 @@ class Metrics:
             worst = Reason.ORDER_UNSAFE if Reason.ORDER_UNSAFE in reasons else Reason.STALE_UNSAFE
             self._unsafe_answers.count(worst.name.lower())
 
-    def guard_proven(self) -> Gauge:
+    def guard_proven(self) -> prometheus_client.Gauge:
         """Adds whether the placement guard is proven, which the event loop sets before each scrape."""
         text = "1 while every placement was answered lately and is kept to the plan, 0 otherwise"
         return self._gauge("placement_guard_proven", text)

@@ -16,7 +16,6 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence
 from datetime import UTC, datetime
 
 import structlog
-from msgspec import Struct, field
 
 from app.evaluator import Evaluator, StateSource
 from app.kube.client import ApiError, KubeClient
@@ -31,6 +30,7 @@ from scheduler_core.decide.decision import Competing, Contenders, Decision
 from scheduler_core.evaluation.contention import Contention, EquivalenceCache
 from scheduler_core.model.kube import Pod
 from scheduler_core.offers.ledger import Ledger
+from scheduler_core.structs import Struct, field
 from scheduler_core.volumes.demand_index import DemandIndex
 from scheduler_core.volumes.resolve import exceeds_attach_limit, missing_storage_classes, resolve
 

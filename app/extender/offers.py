@@ -16,7 +16,6 @@ from functools import partial
 from typing import Any
 
 import structlog
-from msgspec import Struct
 
 from app.evaluator import Evaluator, LiveStateSource
 from app.extender.metrics import Metrics
@@ -36,7 +35,7 @@ from scheduler_core.offers import outstanding_offer
 from scheduler_core.offers.handover_record import HandoverRecord
 from scheduler_core.offers.ledger import Ledger, step
 from scheduler_core.packing.budget import STEPS_PER_REQUEST, Budget
-from scheduler_core.structs import replace
+from scheduler_core.structs import Struct, replace
 from scheduler_core.volumes.resolve import PodVolume
 
 log = structlog.get_logger("offers")

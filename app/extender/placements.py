@@ -19,7 +19,6 @@ from enum import Enum
 from functools import partial
 
 import structlog
-from msgspec import Struct
 
 from app.evaluator import Evaluator, StateSource
 from app.extender.metrics import Metrics, Outstanding
@@ -31,6 +30,7 @@ from scheduler_core.evaluation.contention import Contention
 from scheduler_core.model import kube, longhorn
 from scheduler_core.monitor import demand_monitor, overbooking_monitor
 from scheduler_core.offers.ledger import Ledger
+from scheduler_core.structs import Struct
 from scheduler_core.volumes.existing_replicas import decided_node, unlisted_volumes
 
 log = structlog.get_logger("placements")

@@ -13,7 +13,6 @@ from time import monotonic
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import structlog
-from msgspec import Struct
 
 from app.evaluator import Evaluator, no_contenders
 from app.extender.node_losses import NodeLosses
@@ -40,6 +39,7 @@ from scheduler_core.predict import cluster_changes, predicted_cluster, timeline
 from scheduler_core.predict.prediction import Prediction, predict
 from scheduler_core.predict.remedies import find_remedies
 from scheduler_core.predict.situation import Situation
+from scheduler_core.structs import Struct
 
 if TYPE_CHECKING:  # the Kubernetes client takes a second to import; a snapshot file needs none
     from app.kube.reflector import CacheStatus

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Protocol
 
 import structlog
-from msgspec import Struct
 
 from app.evaluator import Evaluator
 from app.policy import PolicyInForce
@@ -22,6 +21,7 @@ from scheduler_core.generic import cycle_state, scheduler
 from scheduler_core.generic.policy import priorities_read_longhorn
 from scheduler_core.model.kube import Pod
 from scheduler_core.offers.handover_record import HandoverRecord
+from scheduler_core.structs import Struct
 
 log = structlog.get_logger("filter")
 

@@ -8,13 +8,12 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from msgspec import Struct
-
 from app.evaluator import LiveStateSource
 from app.runtime import wait_at_most
 from scheduler_core.decide.offered_nodes import current_pod
 from scheduler_core.model import kube, snapshot
 from scheduler_core.offers.outstanding_offer import OFFER_LIFETIME
+from scheduler_core.structs import Struct
 
 # After a look, changes are gathered for the shorter time while a request waits for them, and for both times while none does. Each look
 # makes a state of the cluster, and a burst delivers dozens of changes for each pod. A request that is decided looks at them anyway.

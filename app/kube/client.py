@@ -30,12 +30,12 @@ from kubernetes.aio import config
 from kubernetes.aio.client.api_client import ApiClient
 from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.client.rest import RESTClientObject
-from msgspec import Struct
 
 from app import DISTRIBUTION
 from app.kube.answer_memory import AnswerMemory, AnswerTooLargeError
 from scheduler_core import backoff, errors
 from scheduler_core.convert.leadership import SELF_REVIEW, owner_references, with_owners
+from scheduler_core.structs import Struct
 
 CALL_TIMEOUT = 10.0
 # As in client-go's pager.

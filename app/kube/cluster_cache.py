@@ -17,7 +17,6 @@ from typing import Any
 
 import msgspec
 import structlog
-from msgspec import Struct
 from rpds import HashTrieMap
 
 from app.kube import resources
@@ -40,6 +39,7 @@ from scheduler_core.evaluation.disk_profiles import ClusterState
 from scheduler_core.longhorn.settings import FIELDS_BY_SETTING
 from scheduler_core.model import installation, kube
 from scheduler_core.model.snapshot import Snapshot
+from scheduler_core.structs import Struct
 
 log = structlog.get_logger("cache")
 

@@ -12,7 +12,6 @@ from typing import Any, Protocol
 
 import msgspec
 import structlog
-from msgspec import Struct
 
 from app.kube import resources
 from app.kube.client import KubeClient
@@ -25,6 +24,7 @@ from scheduler_core.errors import ObjectError
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.model.generic import Controller
 from scheduler_core.model.kube import Pod
+from scheduler_core.structs import Struct
 
 log = structlog.get_logger("policy")
 

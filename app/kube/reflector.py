@@ -21,13 +21,13 @@ import aiohttp
 import msgspec
 import structlog
 from aiohttp.http_exceptions import LineTooLong
-from msgspec import Struct
 
 from app.kube.client import ApiError, KubeClient, newest_version, one_line, pages
 from app.kube.resources import Resource
 from scheduler_core.backoff import Backoff
 from scheduler_core.errors import ObjectError
 from scheduler_core.model.quantity import format_bytes
+from scheduler_core.structs import Struct
 
 log = structlog.get_logger("watch")
 

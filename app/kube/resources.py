@@ -2,7 +2,7 @@
 
 from urllib.parse import quote
 
-from msgspec import Struct
+from scheduler_core.structs import Struct
 
 LONGHORN_NAMESPACE = "longhorn-system"
 

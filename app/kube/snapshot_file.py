@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec import Struct
 
 from app.kube.resources import LONGHORN_NODES
 from scheduler_core.convert import generic, json_text, kubectl, meta, snapshot_kinds
@@ -25,6 +24,7 @@ from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model.generic import Namespace, Node, PodKey
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import Snapshot
+from scheduler_core.structs import Struct
 
 STDIN = "-"
 # `longhorn-extender snapshot` writes them for `explain` and predictions.

@@ -24,13 +24,13 @@ from itertools import islice
 from typing import Any, Generic, TypeVar
 
 import msgspec
-from msgspec import Struct, field, structs
+from msgspec import structs
 
 from app.kube.client import KubeClient
 from app.kube.reflector import CacheStatus, Decode, Key, Phase, Reflector, Timing
 from app.kube.resources import CONFIG_MAPS, Resource
 from scheduler_core.convert import kube, meta
-from scheduler_core.structs import is_struct_type
+from scheduler_core.structs import Struct, field, is_struct_type
 
 MAX_UNREADABLE_LISTED = 50
 _Value = TypeVar("_Value")

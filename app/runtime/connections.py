@@ -17,12 +17,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
+import prometheus_client
 import structlog
-from msgspec import Struct
-from prometheus_client import CollectorRegistry
-from prometheus_client import Counter as CounterMetric
 
 from app.runtime.probes import PREFIX, LabelledCounter
+from scheduler_core.structs import Struct
 
 log = structlog.get_logger("server")
 
@@ -70,7 +69,7 @@ def owner_of(address: str) -> str:
 class ServerMetrics:
     """What the server refused or ended."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: prometheus_client.CollectorRegistry) -> None:
         self.ended = LabelledCounter(
             f"{PREFIX}_connections_ended",
             "Connections that the server ended, by reason: limit (others needed the room), headers (too large or too slow), "
@@ -79,7 +78,7 @@ class ServerMetrics:
             ("limit", "headers", "malformed", "idle", "body", "answer", "handshake"),
             registry,
         )
-        self.exhausted_files = CounterMetric(
+        self.exhausted_files = prometheus_client.Counter(
             f"{PREFIX}_file_descriptors_exhausted",
             "How often this process was about to run out of file descriptors, or did",
             registry=registry,

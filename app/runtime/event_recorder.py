@@ -15,7 +15,6 @@ from datetime import UTC, datetime
 from typing import ClassVar, Generic, TypeVar
 
 import structlog
-from msgspec import Struct
 
 from app.kube.client import ApiError, KubeClient
 from app.kube.resources import EVENTS
@@ -23,6 +22,7 @@ from app.runtime.work_queue import Requeue, WorkQueue
 from scheduler_core import caches, errors, structs
 from scheduler_core.backoff import Backoff
 from scheduler_core.convert.kube import ObjectEvent, ObjectReference, event_patch, new_event
+from scheduler_core.structs import Struct
 
 log = structlog.get_logger("outbox")
 

@@ -29,13 +29,13 @@ import uvicorn
 import uvloop
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse
-from msgspec import Struct
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app import escaping, settings
 from app.runtime import http_protocol, wait_at_most
 from app.runtime.connections import CallerLog, Connections, ServerMetrics, owner_of
+from scheduler_core.structs import Struct
 
 # Of the 30 s that a pod has to end. The rest is for the record of offers and the release of the Lease.
 SHUTDOWN_SECONDS = 20

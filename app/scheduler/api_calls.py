@@ -26,9 +26,8 @@ from datetime import UTC, datetime
 from itertools import count
 from time import monotonic
 
+import prometheus_client
 import structlog
-from msgspec import Struct
-from prometheus_client import CollectorRegistry, Gauge, Histogram
 
 from app.kube.client import STRATEGIC_MERGE_PATCH, ApiError, KubeClient, pages
 from app.kube.resources import CLAIMS, PODS, STORAGE_CLASSES
@@ -39,6 +38,7 @@ from scheduler_core import caches, errors
 from scheduler_core.backoff import Backoff
 from scheduler_core.convert import generic, kube
 from scheduler_core.model.kube import Pod
+from scheduler_core.structs import Struct
 
 log = structlog.get_logger("binding")
 
@@ -323,7 +323,7 @@ class SchedulerMetrics:
     """The metrics of one process."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()  # has these metrics and no others
+        self.registry = prometheus_client.CollectorRegistry()  # has these metrics and no others
         self.attempts = LabelledCounter(
             f"{PREFIX}_attempts_total",
             "Attempts to schedule a pod, by what came of them",
@@ -331,7 +331,7 @@ class SchedulerMetrics:
             (SCHEDULED, UNSCHEDULABLE, ERROR),
             self.registry,
         )
-        self.decision_seconds = Histogram(
+        self.decision_seconds = prometheus_client.Histogram(
             f"{PREFIX}_decision_seconds", "Time to decide about a pod", buckets=BUCKETS, registry=self.registry
         )
         self.write_failures = LabelledCounter(
@@ -347,4 +347,4 @@ class SchedulerMetrics:
         )
 
     def add_gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
-        Gauge(f"{PREFIX}_{name}", text, registry=self.registry).set_function(read)
+        prometheus_client.Gauge(f"{PREFIX}_{name}", text, registry=self.registry).set_function(read)

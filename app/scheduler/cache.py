@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
-from msgspec import Struct
 from rpds import HashTrieMap
 
 from app.evaluator import Evaluator
@@ -38,7 +37,7 @@ from scheduler_core.generic.policy import Policy, kinds_read
 from scheduler_core.model import generic, kube
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.offers.ledger import Ledger
-from scheduler_core.structs import replace
+from scheduler_core.structs import Struct, replace
 
 LONGHORN = "longhorn"
 _PODS = "pods"

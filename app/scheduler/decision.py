@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec import Struct
 
 from scheduler_core import errors, structs
 from scheduler_core.convert.generic import PendingPod
@@ -19,6 +18,7 @@ from scheduler_core.generic.policy import (
     unsupported_message,
 )
 from scheduler_core.model.kube import Pod
+from scheduler_core.structs import Struct
 
 if TYPE_CHECKING:
     from app.scheduler.cache import LonghornSnapshot

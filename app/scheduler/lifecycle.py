@@ -16,7 +16,6 @@ from functools import partial
 from time import monotonic
 
 import structlog
-from msgspec import Struct, field
 
 from app.kube.client import CallLimits, KubeClient
 from app.kube.cluster_cache import ClusterCache
@@ -29,6 +28,7 @@ from app.scheduler.cache import LonghornCache
 from app.scheduler.scheduler import GenericScheduler, SchedulerConfig, SchedulerParts
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.leadership.election import ElectionTiming
+from scheduler_core.structs import Struct, field
 
 log = structlog.get_logger("service")
 process_log = structlog.get_logger("process")

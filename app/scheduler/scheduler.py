@@ -15,7 +15,6 @@ from functools import partial
 from time import monotonic
 
 import structlog
-from msgspec import Struct, field
 
 from app.kube.client import KubeClient
 from app.kube.reflector import Timing
@@ -37,6 +36,7 @@ from scheduler_core.generic.policy import (
 )
 from scheduler_core.generic.scheduler import FactsFor, ScheduleResult, SelectHost
 from scheduler_core.model.generic import PodKey
+from scheduler_core.structs import Struct, field
 
 log = structlog.get_logger("scheduler")
 policy_log = structlog.get_logger("rules")

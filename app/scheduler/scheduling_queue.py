@@ -12,12 +12,10 @@ as one after it, because the attempt may have begun before the change.
 
 from operator import attrgetter
 
-from msgspec import Struct
-
 from scheduler_core.backoff import Backoff
 from scheduler_core.convert.generic import PendingPod
 from scheduler_core.model.generic import PodKey
-from scheduler_core.structs import replace
+from scheduler_core.structs import Struct, replace
 
 MIN_BACKOFF = 1.0
 # As kube-scheduler's back-off (podMaxBackoffSeconds).

@@ -3,12 +3,11 @@
 import shlex
 from typing import Any
 
-from msgspec import Struct
-
 from scheduler_core.convert.kubectl import Command, patch, replica_move_commands
 from scheduler_core.predict.predicted_cluster import PredictedCluster
 from scheduler_core.predict.predicted_replicas import ReplicaMove, is_auto_balanced
 from scheduler_core.predict.remedy import RemedyKind, Step
+from scheduler_core.structs import Struct
 
 
 class RemedyAnswer(Struct, frozen=True):

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 
-from msgspec import Struct, field
 from pydantic import Field
 
 from app.schemas.decision import Answer, PolicyAnswer
@@ -21,6 +20,7 @@ from scheduler_core.monitor.demand_monitor import PlacementReport
 from scheduler_core.monitor.overbooking_monitor import OverbookingReport
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.offers.outstanding_offer import Offer
+from scheduler_core.structs import Struct, field
 from scheduler_core.volumes.demand_index import DemandIndex
 from scheduler_core.volumes.resolve import PodVolume
 

@@ -12,7 +12,6 @@ from copy import copy
 from datetime import datetime
 from typing import Any, TypeVar
 
-from msgspec import Struct
 from rpds import HashTrieMap
 
 from scheduler_core.cluster.free_space import FreeSpace, count_growth, free_space_of, requested_size, unlisted_replicas
@@ -23,7 +22,7 @@ from scheduler_core.model import kube, longhorn
 from scheduler_core.model.disk_schedule import DiskSchedule
 from scheduler_core.model.snapshot import NamespacedName, Snapshot
 from scheduler_core.packing.budget import give_way
-from scheduler_core.structs import replace
+from scheduler_core.structs import Struct, replace
 
 Changes = Mapping[tuple[str, Key], object | None]
 _Object = TypeVar("_Object")

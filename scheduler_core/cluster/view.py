@@ -10,7 +10,6 @@ from datetime import datetime
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from msgspec import Struct
 from rpds import HashTrieMap
 
 from scheduler_core.cluster.free_space import (
@@ -29,6 +28,7 @@ from scheduler_core.longhorn.space import scheduling_limit
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.disk_schedule import DiskSchedule
 from scheduler_core.model.snapshot import NamespacedName, Snapshot
+from scheduler_core.structs import Struct
 
 _Key = TypeVar("_Key", bound=Hashable)
 _Value = TypeVar("_Value")

@@ -11,7 +11,6 @@ from base64 import b64encode
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 
 from scheduler_core.convert.fields import value_at
 from scheduler_core.convert.installed_objects import ANSWERED, is_probe_replica
@@ -20,6 +19,7 @@ from scheduler_core.convert.snapshot_kinds import LONGHORN_GROUP, REPLICA
 from scheduler_core.errors import ObjectError
 from scheduler_core.model import longhorn
 from scheduler_core.model.longhorn import DISK_LABEL, NODE_LABEL, REVIEWED, Placement
+from scheduler_core.structs import Struct
 
 JsonPatch = list[dict[str, Any]]
 

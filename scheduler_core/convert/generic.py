@@ -15,7 +15,6 @@ from functools import lru_cache
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import Struct
 
 from scheduler_core.convert import pod_constraints
 from scheduler_core.convert.fields import Fields, list_of, map_of
@@ -33,7 +32,7 @@ from scheduler_core.model.constraints import (
     read_labels,
 )
 from scheduler_core.model.kube import SELECTED_NODE_ANNOTATION, Condition, Pod, condition, namespace_or_default
-from scheduler_core.structs import replace
+from scheduler_core.structs import Struct, replace
 
 # pkg/scheduler/algorithm/priorities: getNonzeroRequests, defaultMilliCpuRequest and defaultMemoryRequest.
 DEFAULT_CPU_REQUEST = 100

@@ -11,7 +11,6 @@ from itertools import pairwise
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import Struct
 
 from scheduler_core.convert.fields import Fields, list_of, value_at
 from scheduler_core.convert.kube import CLAIM_VOLUME, pod_volumes
@@ -20,6 +19,7 @@ from scheduler_core.convert.pod_constraints import WireResources
 from scheduler_core.errors import ObjectError
 from scheduler_core.leadership.endpoint_slice import EXTENDER_WITH_TLS, PLACEMENT_GUARD
 from scheduler_core.model import constraints, installation, kube
+from scheduler_core.structs import Struct
 
 # As the host-network overlay has it.
 _HOST_FLAG = "--host"

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from decimal import Decimal
 
 import msgspec
-from msgspec import Struct
+
+from scheduler_core.structs import Struct
 
 Path = tuple[str | int, ...]
 """The keys and indices that lead from the outermost value to one inside it."""

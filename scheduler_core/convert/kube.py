@@ -5,7 +5,6 @@
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 
 from scheduler_core.convert import pod_constraints
 from scheduler_core.convert.fields import Fields, list_of, value_at
@@ -14,6 +13,7 @@ from scheduler_core.errors import ObjectError, OversizeError
 from scheduler_core.model import generic, kube
 from scheduler_core.model.constraints import LabelSelector, Requirement
 from scheduler_core.model.kube import condition
+from scheduler_core.structs import Struct
 
 NODE = Fields("Node", kube.Node)
 STORAGE_CLASS = Fields("StorageClass", kube.StorageClass)

@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from functools import reduce
 from typing import Annotated, Any
 
-from msgspec import Struct
-
 from scheduler_core.convert import generic, kube, meta, snapshot_kinds
 from scheduler_core.convert.fields import Fields
 from scheduler_core.errors import ObjectError
 from scheduler_core.model.kube import Claim, ClaimVolume, Pod
 from scheduler_core.model.longhorn import BEST_EFFORT, DISABLED, Volume
+from scheduler_core.structs import Struct
 
 
 def _is_ordered(policy: str | None) -> bool:

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import Struct
 
 from scheduler_core.convert.fields import Fields
 from scheduler_core.convert.meta import Metadata, Wire, decode_json, stored_body
 from scheduler_core.leadership.election import LeaseRecord
 from scheduler_core.leadership.endpoint_slice import Endpoint, LeaderService, Slice
+from scheduler_core.structs import Struct
 
 lease = Fields("Lease", LeaseRecord).decode
 """The content of a Lease."""

@@ -5,10 +5,10 @@ field. The metadata of an object of any kind is read even if the rest of the obj
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec import Struct
 
 from scheduler_core.errors import ObjectError
 from scheduler_core.model.kube import Condition
+from scheduler_core.structs import Struct
 
 
 class Wire(msgspec.Struct, rename="camel", gc=False):

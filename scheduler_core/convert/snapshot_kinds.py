@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 
 from scheduler_core import errors, structs
 from scheduler_core.convert import disk_schedule, generic, kube, meta
@@ -18,6 +17,7 @@ from scheduler_core.convert.kube import DISRUPTION_BUDGET
 from scheduler_core.model import disk_schedule as model
 from scheduler_core.model import longhorn
 from scheduler_core.model.snapshot import NamespacedName, Snapshot
+from scheduler_core.structs import Struct
 
 _DISK = Fields("", longhorn.Disk)
 

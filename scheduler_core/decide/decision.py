@@ -8,8 +8,6 @@ from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
 
-from msgspec import Struct, field
-
 from scheduler_core.evaluation import disk_profiles, fit
 from scheduler_core.evaluation.competitors import Competitors
 from scheduler_core.evaluation.contention import Contention, EquivalenceCache
@@ -17,7 +15,7 @@ from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.model.verdict import UNSAFE, Reason
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.packing.budget import STEPS_PER_REQUEST
-from scheduler_core.structs import replace
+from scheduler_core.structs import Struct, field, replace
 from scheduler_core.volumes.demand_index import DemandIndex
 from scheduler_core.volumes.resolve import PodVolume, Resolution, is_local
 

@@ -4,8 +4,6 @@ that does not. It does not question the decision.
 
 from collections.abc import Mapping, Sequence
 
-from msgspec import Struct
-
 from scheduler_core.cluster.view import View
 from scheduler_core.decide import volume_sentences
 from scheduler_core.decide.decision import NO_CONTENDERS, Contenders, Decision, FilterOptions
@@ -18,7 +16,7 @@ from scheduler_core.model.quantity import MAX_LISTED, format_bytes, format_count
 from scheduler_core.model.verdict import UNSAFE, CompetingVolume, Meeting, Reason, Verdict
 from scheduler_core.packing import feasible, order_safe
 from scheduler_core.packing.budget import Budget, PackingAnswer, give_way
-from scheduler_core.structs import replace
+from scheduler_core.structs import Struct, replace
 from scheduler_core.volumes.resolve import MAX_VOLUMES_PER_NODE, PodVolume, Resolution
 
 # Plans and missing bytes take longer than the decision, and kube-scheduler does not wait for them.

@@ -14,10 +14,9 @@ from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any
 
-from msgspec import Struct
-
 from scheduler_core.longhorn.settings import parse_bool
 from scheduler_core.model.installation import ENABLED, ENFORCEMENT
+from scheduler_core.structs import Struct
 
 POD_SCHEDULING_TIMEOUT = "scheduler-extender-pod-scheduling-timeout"
 NODE_RESERVATION_TIMEOUT = "scheduler-extender-node-reservation-timeout"

@@ -8,14 +8,12 @@ plugins, node by node → the first refusal of each node.
 
 from collections.abc import Mapping, Sequence
 
-from msgspec import Struct
-
 from scheduler_core.cluster.view import default_class
 from scheduler_core.generic import cluster_state, scheduler
 from scheduler_core.generic.policy import Policy, PolicyPredicate
 from scheduler_core.model import constraints, kube
 from scheduler_core.model.snapshot import Snapshot
-from scheduler_core.structs import replace
+from scheduler_core.structs import Struct, replace
 
 RESOURCES_PLUGIN = "NodeResourcesFit"
 VOLUME_PLUGIN = "VolumeBinding"

@@ -13,8 +13,6 @@ kube-scheduler retry it at once. Pure values, times in seconds on the caller's c
 import math
 from collections.abc import Hashable
 
-from msgspec import Struct
-
 from scheduler_core.backoff import Backoff, TokenBucket
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import Decision
@@ -23,7 +21,7 @@ from scheduler_core.evaluation.replicas_to_place import replica_needs
 from scheduler_core.model import kube, verdict
 from scheduler_core.offers.ledger import Ledger, step
 from scheduler_core.offers.outstanding_offer import Offered
-from scheduler_core.structs import replace
+from scheduler_core.structs import Struct, replace
 from scheduler_core.volumes.existing_replicas import decided_node
 from scheduler_core.volumes.free_volume_matching import may_match
 from scheduler_core.volumes.requirements import requirements

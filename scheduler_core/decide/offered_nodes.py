@@ -24,8 +24,6 @@ from contextlib import suppress
 from heapq import heapify, heappop, heapreplace, nsmallest
 from itertools import islice
 
-from msgspec import Struct
-
 from scheduler_core import caches, errors, structs
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import (
@@ -43,6 +41,7 @@ from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import Reason
 from scheduler_core.offers import handover_record, outstanding_offer
 from scheduler_core.offers.ledger import Ledger, offer_width, step
+from scheduler_core.structs import Struct
 from scheduler_core.volumes.existing_replicas import ReplicaUse, decided_node, replica_uses
 from scheduler_core.volumes.resolve import PodVolume
 

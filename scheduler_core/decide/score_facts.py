@@ -12,8 +12,6 @@ Correctness does not depend on it.
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
 
-from msgspec import Struct
-
 from scheduler_core import caches, structs
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import NO_CONTENDERS, Contenders, Decision, FilterOptions
@@ -25,6 +23,7 @@ from scheduler_core.longhorn.space import scheduling_limit
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.budget import Budget, give_way
+from scheduler_core.structs import Struct
 from scheduler_core.volumes import existing_replicas, resolve
 from scheduler_core.volumes.requirements import Requirements, requirements
 

@@ -6,14 +6,13 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
-from msgspec import Struct
-
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import Packing
 from scheduler_core.evaluation.replicas_to_place import replica_needs
 from scheduler_core.longhorn.csi_driver import DRIVER
 from scheduler_core.model import kube
 from scheduler_core.model.quantity import MAX_LISTED, format_bytes, join_first
+from scheduler_core.structs import Struct
 from scheduler_core.volumes import existing_replicas, resolve
 
 

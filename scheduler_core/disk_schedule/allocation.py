@@ -10,8 +10,6 @@ and the backing image that it needs on the disk are granted together, or neither
 
 from collections.abc import Sequence
 
-from msgspec import Struct
-
 from scheduler_core.disk_schedule.occupancy import NO_OCCUPANTS, DiskOccupancy
 from scheduler_core.model.disk_schedule import (
     Allocation,
@@ -24,7 +22,7 @@ from scheduler_core.model.disk_schedule import (
     Requests,
 )
 from scheduler_core.model.quantity import MAX_BYTES
-from scheduler_core.structs import replace
+from scheduler_core.structs import Struct, replace
 
 _Key = tuple[RequestKind, str]
 _HOLDS_NOTHING = Allocation(AllocationState.REJECTED, 0)

@@ -9,8 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import islice
 
-from msgspec import Struct
-
 from scheduler_core.disk_schedule import occupancy, reconcile
 from scheduler_core.disk_schedule.disk_space import DiskSpace
 from scheduler_core.disk_schedule.writes import ChangeCopies, RemoveFinalizer, SetRequirement, Write
@@ -19,6 +17,7 @@ from scheduler_core.longhorn.refusal_rules import selectors_match
 from scheduler_core.model.disk_schedule import AllocationState, BackingImageCopies, DiskSchedule, RequestKind
 from scheduler_core.model.longhorn import BLOCK, FILESYSTEM, V2, BackingImage, Disk, Node, Replica, Volume
 from scheduler_core.model.quantity import format_bytes, format_count, join_first
+from scheduler_core.structs import Struct
 
 
 class ImageSnapshot(Struct, frozen=True):

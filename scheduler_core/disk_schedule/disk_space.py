@@ -18,8 +18,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from itertools import takewhile
 
-from msgspec import Struct
-
 from scheduler_core.disk_schedule.allocation import claim, claims, taken_bytes
 from scheduler_core.disk_schedule.occupancy import NO_OCCUPANTS, DiskOccupancy
 from scheduler_core.disk_schedule.reconcile import NodeLookup, limit_of
@@ -28,7 +26,7 @@ from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.model.disk_schedule import Allocations, AllocationState, DiskSchedule, Fault, Requests
 from scheduler_core.model.longhorn import STRICT_LOCAL, Disk, Node, Replica, Volume
 from scheduler_core.model.quantity import format_bytes, join_first
-from scheduler_core.structs import replace
+from scheduler_core.structs import Struct, replace
 
 
 class DiskSpace(Struct, frozen=True):

@@ -16,8 +16,6 @@ What is granted is held, so once the first size is written the others follow, ho
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
-from msgspec import Struct
-
 from scheduler_core.disk_schedule import allocation, writes
 from scheduler_core.disk_schedule.disk_space import DiskSpace
 from scheduler_core.disk_schedule.occupancy import ReplicaAllocation, Stage, has_run
@@ -26,6 +24,7 @@ from scheduler_core.model.disk_schedule import DiskSchedule, RequestKind
 from scheduler_core.model.kube import Condition
 from scheduler_core.model.longhorn import Volume
 from scheduler_core.model.quantity import format_bytes
+from scheduler_core.structs import Struct
 
 
 class Expansion(Struct, frozen=True):

@@ -14,8 +14,6 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from enum import Enum, auto
 
-from msgspec import Struct
-
 from scheduler_core.disk_schedule import writes
 from scheduler_core.model import kube, longhorn, quantity
 from scheduler_core.model.disk_schedule import (
@@ -27,6 +25,7 @@ from scheduler_core.model.disk_schedule import (
     DiskScheduleSpec,
     RequestKind,
 )
+from scheduler_core.structs import Struct
 
 
 class Stage(Enum):

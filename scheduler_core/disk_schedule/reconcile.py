@@ -7,8 +7,6 @@ Node sync decides which DiskSchedules to create, update and delete: one for each
 import re
 from collections.abc import Collection, Iterable, Mapping
 
-from msgspec import Struct
-
 from scheduler_core.disk_schedule import writes
 from scheduler_core.disk_schedule.allocation import Limit, allocate
 from scheduler_core.disk_schedule.occupancy import NO_OCCUPANTS, DiskOccupancy
@@ -26,7 +24,7 @@ from scheduler_core.model.disk_schedule import (
     RequestKind,
     Requests,
 )
-from scheduler_core.structs import replace
+from scheduler_core.structs import Struct, replace
 
 # What Kubernetes accepts as an object's name (DNS-1123 subdomain).
 _OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")

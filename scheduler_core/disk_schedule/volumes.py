@@ -9,8 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import datetime, timedelta
 
-from msgspec import Struct
-
 from scheduler_core.disk_schedule import disk_space, expansion, writes
 from scheduler_core.disk_schedule.occupancy import ReplicaAllocation, Stage, has_run, replica_allocation
 from scheduler_core.disk_schedule.writes import Write, unallocated_condition
@@ -18,7 +16,7 @@ from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.new_volume_placement import waits_for_attachment
 from scheduler_core.model import kube, longhorn, quantity
 from scheduler_core.model.disk_schedule import DiskSchedule, RequestKind
-from scheduler_core.structs import replace
+from scheduler_core.structs import Struct, replace
 
 _PLACING_TIME = timedelta(seconds=3)
 

@@ -4,12 +4,10 @@ of the conditions that are written.
 
 from collections.abc import Mapping
 
-from msgspec import Struct
-
 from scheduler_core.model.disk_schedule import Allocations, DiskSchedule, DiskScheduleSpec, RequestKind, Requests
 from scheduler_core.model.kube import Condition, condition
 from scheduler_core.model.longhorn import Replica
-from scheduler_core.structs import replace
+from scheduler_core.structs import Struct, replace
 
 SCHEDULABLE = "Schedulable"
 REQUESTS_VALID = "RequestsValid"

@@ -16,8 +16,6 @@ from functools import cached_property
 from itertools import chain, count
 from typing import NamedTuple
 
-from msgspec import Struct
-
 from scheduler_core.caches import ChangeLog
 from scheduler_core.cluster.view import View
 from scheduler_core.evaluation.disk_profiles import ClusterState
@@ -25,6 +23,7 @@ from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.offers.outstanding_offer import Offer
 from scheduler_core.packing.budget import Budget
+from scheduler_core.structs import Struct
 from scheduler_core.volumes.demand import Demand, UnplacedVolumes, claim_identity
 from scheduler_core.volumes.demand_index import DemandIndex
 from scheduler_core.volumes.existing_replicas import nodes_with_replica

@@ -18,8 +18,6 @@ from functools import partial
 from heapq import merge
 from itertools import islice
 
-from msgspec import Struct
-
 from scheduler_core.caches import NodeResults
 from scheduler_core.evaluation import disk_profiles, fit, replicas_to_place, volumes_anywhere
 from scheduler_core.evaluation.competitors import (
@@ -41,6 +39,7 @@ from scheduler_core.evaluation.volumes_anywhere import VolumesAnywhere
 from scheduler_core.model.verdict import UNSAFE, Reason
 from scheduler_core.offers.outstanding_offer import Offer
 from scheduler_core.packing.budget import Budget, give_way
+from scheduler_core.structs import Struct
 from scheduler_core.volumes.demand import Demand, replica_count
 from scheduler_core.volumes.requirements import Requirements, requirements
 from scheduler_core.volumes.resolve import Resolution

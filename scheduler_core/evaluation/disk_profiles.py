@@ -17,8 +17,6 @@ on the results: without any the answers are the same, slower, and less of the bu
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
-from msgspec import Struct
-
 from scheduler_core.caches import ChangeLog, LruMap
 from scheduler_core.cluster.update import Changes, update
 from scheduler_core.cluster.view import View
@@ -30,6 +28,7 @@ from scheduler_core.longhorn.space import space_detail, space_refusal
 from scheduler_core.model import longhorn
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.budget import Budget, PackingAnswer, give_way
+from scheduler_core.structs import Struct
 from scheduler_core.volumes.demand_index import DemandIndex
 from scheduler_core.volumes.requirements import Requirements, VolumeClasses, requirements
 from scheduler_core.volumes.resolve import PodVolume, Resolution

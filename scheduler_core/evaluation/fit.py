@@ -12,8 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, combinations, islice, product
 from typing import Any
 
-from msgspec import Struct
-
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.budget import STEPS_PER_REQUEST, Budget, PackingAnswer, Portions, share_fairly
 from scheduler_core.packing.feasible import assign, fits, fits_many
@@ -30,7 +28,7 @@ from scheduler_core.packing.order_safe import (
     order_safe_many,
 )
 from scheduler_core.packing.order_safe import missing_bytes as bytes_missing_by_disk
-from scheduler_core.structs import replace
+from scheduler_core.structs import Struct, replace
 from scheduler_core.volumes.requirements import Requirements
 
 Masks = tuple[int, ...]

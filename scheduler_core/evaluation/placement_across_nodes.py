@@ -12,14 +12,13 @@ Answers are kept with the state, so that equal pods are answered once per state.
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
-from msgspec import Struct
-
 from scheduler_core.cluster.view import View
 from scheduler_core.evaluation import disk_profiles, replicas_to_place, single_node
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.budget import Budget, PackingAnswer, Portions, share_fairly
 from scheduler_core.packing.feasible import MAX_STEPS_PER_INSTANCE
 from scheduler_core.packing.spread import SHARED, ReplicaGroup, fits_spread
+from scheduler_core.structs import Struct
 from scheduler_core.volumes.existing_replicas import nodes_with_replica
 from scheduler_core.volumes.resolve import Resolution
 

@@ -19,8 +19,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate, chain
 
-from msgspec import Struct
-
 from scheduler_core.cluster.view import View
 from scheduler_core.evaluation import competitors, disk_profiles, fit
 from scheduler_core.longhorn import placement, stages
@@ -30,6 +28,7 @@ from scheduler_core.longhorn.replica_request import ReplicaRequest, balances_bes
 from scheduler_core.model import longhorn, quantity
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.spread import SHARED
+from scheduler_core.structs import Struct
 from scheduler_core.volumes import demand, resolve
 from scheduler_core.volumes.requirements import OptionalVolume, Requirements, VolumeClasses, requirements, volume_class
 

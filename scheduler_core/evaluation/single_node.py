@@ -16,8 +16,6 @@ from collections.abc import Sequence
 from functools import lru_cache, partial
 from math import gcd
 
-from msgspec import Struct
-
 from scheduler_core.cluster.view import View
 from scheduler_core.evaluation import fit
 from scheduler_core.evaluation.competitors import Volumes, volumes_key
@@ -30,7 +28,7 @@ from scheduler_core.longhorn.stages import disk_and_space_refusal, disk_refusal,
 from scheduler_core.model import longhorn, quantity, verdict
 from scheduler_core.packing import items, order_safe
 from scheduler_core.packing.budget import Budget, give_way
-from scheduler_core.structs import replace
+from scheduler_core.structs import Struct, replace
 from scheduler_core.volumes.existing_replicas import nodes_with_replica
 from scheduler_core.volumes.requirements import OptionalVolume, Requirements, requirements
 from scheduler_core.volumes.resolve import PodVolume, Resolution

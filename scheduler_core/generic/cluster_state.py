@@ -12,14 +12,13 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, TypeAlias, TypeVar
 
-from msgspec import Struct
 from rpds import HashTrieMap
 
 from scheduler_core.caches import ChangeLog, NodeResults
 from scheduler_core.model.constraints import Cloud, HostPort, Labels, PodScheduling
 from scheduler_core.model.generic import Controller, ControllerKey, Namespace, Node, PodKey, Service
 from scheduler_core.model.kube import Pod
-from scheduler_core.structs import replace
+from scheduler_core.structs import Struct, replace
 
 DiskKey = tuple[Cloud, str]
 

@@ -13,12 +13,11 @@ from functools import cached_property, cmp_to_key
 from operator import attrgetter
 from typing import NamedTuple
 
-from msgspec import Struct
-
 from scheduler_core.errors import CoreError
 from scheduler_core.generic.cluster_state import GenericClusterState, NodeInfo, SequenceNumber, ServicePods
 from scheduler_core.model import kube, verdict
 from scheduler_core.model.generic import Controller, Service
+from scheduler_core.structs import Struct
 
 _ALL_TENTHS = 10
 _Share = tuple[int, int]

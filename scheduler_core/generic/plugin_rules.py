@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec import Struct
 
 from scheduler_core import errors
 from scheduler_core.convert.json_text import Path
@@ -23,6 +22,7 @@ from scheduler_core.generic.cycle_state import CycleState, UndecidableError
 from scheduler_core.generic.predicates import Check
 from scheduler_core.generic.priorities import MAX_SCORE
 from scheduler_core.generic.rule_registry import PREDICATES, PRIORITIES, RuleRegistry
+from scheduler_core.structs import Struct
 
 _Result = TypeVar("_Result")
 _Rule = TypeVar("_Rule", "PredicatePlugin", "PriorityPlugin")

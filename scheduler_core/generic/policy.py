@@ -14,13 +14,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from msgspec import Struct
-
 from scheduler_core.errors import CoreError
 from scheduler_core.generic import cluster_state, plugin_rules, policy_file, rule_registry
 from scheduler_core.generic.cycle_state import NO_ARGUMENT, Argument, CycleState
 from scheduler_core.generic.predicates import EXISTING_ANTI_AFFINITY, UNTOLERATED_TAINT, closed_domains, taint_test
 from scheduler_core.model.kube import Pod
+from scheduler_core.structs import Struct
 
 _NAME = re.compile(r"[a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])")
 

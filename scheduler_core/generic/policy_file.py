@@ -14,11 +14,11 @@ from enum import Enum
 from typing import TypeVar
 
 import msgspec
-from msgspec import Struct
 
 from scheduler_core.convert.json_text import JsonPlaces, Path, describe_syntax_error, line_and_column
 from scheduler_core.generic import cycle_state, rule_registry
 from scheduler_core.generic.plugin_rules import NO_PLUGINS, ArgumentError, PluginRule, Plugins, convert_argument
+from scheduler_core.structs import Struct
 
 _INT64 = 2**63
 _MAX_SHOWN_LENGTH = 60

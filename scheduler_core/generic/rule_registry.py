@@ -7,11 +7,10 @@ it is.
 from collections.abc import Mapping
 from typing import Any, Generic, TypeVar
 
-from msgspec import Struct
-
 from scheduler_core.generic import predicates, priorities
 from scheduler_core.generic.predicates import Predicate
 from scheduler_core.generic.priorities import Priority
+from scheduler_core.structs import Struct
 
 _Function = TypeVar("_Function", bound="Predicate | Priority")
 

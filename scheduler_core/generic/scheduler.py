@@ -12,15 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from operator import itemgetter, mul
 
-from msgspec import Struct
-
 from scheduler_core.generic.cluster_state import GenericClusterState, NodeInfo
 from scheduler_core.generic.cycle_state import NO_FACTS, CycleState, LonghornFacts, UndecidableError
 from scheduler_core.generic.policy import TAINT_RULE, Policy, PolicyPredicate, PolicyPriority
 from scheduler_core.generic.predicates import FITS, UNSCHEDULABLE, Check, always_fits
 from scheduler_core.generic.rule_registry import PREDICATES, PRIORITIES, is_longhorn_rule
 from scheduler_core.model.kube import Pod
-from scheduler_core.structs import replace
+from scheduler_core.structs import Struct, replace
 
 SelectHost = Callable[[Sequence[str]], str]
 FactsFor = Callable[[Sequence[str]], LonghornFacts]

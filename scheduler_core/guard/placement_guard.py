@@ -34,8 +34,6 @@ from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
 from functools import cache, partial
 
-from msgspec import Struct
-
 from scheduler_core.cluster.view import View
 from scheduler_core.evaluation import competitors, single_node
 from scheduler_core.evaluation.disk_profiles import ClusterState
@@ -46,7 +44,7 @@ from scheduler_core.model.longhorn import Placement, Replica
 from scheduler_core.model.quantity import format_bytes, format_count
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.packing.budget import Budget
-from scheduler_core.structs import replace
+from scheduler_core.structs import Struct, replace
 from scheduler_core.volumes.resolve import PodVolume
 
 # About 20 ms: the API server, and Longhorn behind it, wait for the answer.

@@ -15,8 +15,6 @@ from heapq import nlargest
 from itertools import chain, groupby
 from operator import attrgetter
 
-from msgspec import Struct
-
 from scheduler_core.cluster.update import Changes, update
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import Decision
@@ -40,7 +38,7 @@ from scheduler_core.model import longhorn, verdict
 from scheduler_core.model.longhorn import Placement
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.packing.budget import Budget
-from scheduler_core.structs import replace
+from scheduler_core.structs import Struct, replace
 from scheduler_core.volumes.demand import Demand
 from scheduler_core.volumes.requirements import requirements
 from scheduler_core.volumes.resolve import PodVolume, future_volume_name

@@ -10,8 +10,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
-from msgspec import Struct
-
 from scheduler_core.installation import scheduler_checks as scheduler
 from scheduler_core.installation.facts import (
     PROGRAM,
@@ -30,7 +28,7 @@ from scheduler_core.longhorn.csi_driver import DRIVER, parameter_tags
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.installation import ENABLED, HeldLease, InstalledPod, Permission, ServiceAddress
-from scheduler_core.structs import replace
+from scheduler_core.structs import Struct, replace
 
 OLDEST_KUBERNETES = (1, 30)  # docs/limitations.md has the same versions
 TESTED_KUBERNETES = ((1, 35), (1, 36), (1, 37))

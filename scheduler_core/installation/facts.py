@@ -5,10 +5,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 
-from msgspec import Struct
-
 from scheduler_core.longhorn.csi_driver import DRIVER
 from scheduler_core.model import installation, kube, longhorn
+from scheduler_core.structs import Struct
 
 PROGRAM = "longhorn-scheduler-extender"
 _EXCERPT = 160

@@ -7,8 +7,6 @@ people.
 import re
 from collections.abc import Iterable, Sequence
 
-from msgspec import Struct
-
 from scheduler_core.installation import scheduler_config
 from scheduler_core.installation.facts import (
     PROGRAM,
@@ -22,6 +20,7 @@ from scheduler_core.installation.facts import (
     list_some,
 )
 from scheduler_core.model import constraints, installation, verdict
+from scheduler_core.structs import Struct
 
 _NEW_POD = "new pod"
 _REGISTER = "longhorn-extender scheduler-config --help; then doctor again"

@@ -6,10 +6,9 @@ lines.
 from enum import StrEnum
 from typing import Any
 
-from msgspec import Struct
-
 from scheduler_core.installation.facts import PROGRAM, minor_version
 from scheduler_core.model import constraints, installation
+from scheduler_core.structs import Struct
 
 SECOND_SCHEDULER = "longhorn-scheduler"
 _FILE_NAME = "kube-scheduler-config.yaml"

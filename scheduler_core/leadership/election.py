@@ -40,11 +40,9 @@ import math
 from functools import partial
 from typing import Annotated
 
-from msgspec import Struct
-
 from scheduler_core.backoff import Backoff
 from scheduler_core.errors import CoreError
-from scheduler_core.structs import replace
+from scheduler_core.structs import Struct, replace
 
 LEASE_NAME = "longhorn-scheduler-extender"
 MAX_LEASE_DURATION = 60.0

@@ -3,9 +3,8 @@
 import ipaddress
 from collections.abc import Mapping
 
-from msgspec import Struct
-
 from scheduler_core.errors import CoreError
+from scheduler_core.structs import Struct
 
 SERVICE_LABEL = "kubernetes.io/service-name"
 MANAGED_BY_LABEL = "endpointslice.kubernetes.io/managed-by"

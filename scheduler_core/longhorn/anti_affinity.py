@@ -3,13 +3,12 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 
-from msgspec import Struct
-
 from scheduler_core.longhorn import space, stages
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.replica_request import ReplicaRequest, balances_best_effort, effective_soft_anti_affinity
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model.longhorn import Node, Replica, Volume
+from scheduler_core.structs import Struct
 
 
 class SoftAntiAffinity(Struct, frozen=True):

@@ -13,14 +13,13 @@ when it creates the volume, whatever the pod's node. From then on their bytes ar
 
 from collections.abc import Mapping
 
-from msgspec import Struct
-
 from scheduler_core import errors, structs
 from scheduler_core.longhorn import node_controller, refusal_rules, space, volume_validation
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.settings import AUTO_BALANCE_DISABLED, Settings, Version, parse_bool, parse_int
 from scheduler_core.model import kube, longhorn, quantity
 from scheduler_core.model.kube import ClaimSpec
+from scheduler_core.structs import Struct
 
 DRIVER = "driver.longhorn.io"
 MIN_SIZE = 10 * 1024**2

@@ -4,15 +4,13 @@ disk with the numbers and the first rule that refuses it.
 
 from collections.abc import Sequence
 
-from msgspec import Struct
-
 from scheduler_core.longhorn import anti_affinity, placement, stages
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.refusal_rules import Refusal, Rule
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.space import DiskSpace, disk_space
 from scheduler_core.model.longhorn import BEST_EFFORT, STRICT_LOCAL, Disk, Node, Replica, Volume
-from scheduler_core.structs import replace
+from scheduler_core.structs import Struct, replace
 
 Place = tuple[str, str]
 

@@ -9,14 +9,12 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from types import MappingProxyType
 
-from msgspec import Struct
-
 from scheduler_core.longhorn.cluster import Cluster, parse_time
 from scheduler_core.longhorn.space import disk_space, space_detail, space_refusal
 from scheduler_core.model import longhorn
 from scheduler_core.model.kube import Condition, condition
 from scheduler_core.model.longhorn import CORDONED, FILESYSTEM, Disk, Node
-from scheduler_core.structs import replace
+from scheduler_core.structs import Struct, replace
 
 NODE_GONE = "KubernetesNodeGone"
 _KUBE_NOT_READY = "KubernetesNodeNotReady"

@@ -12,8 +12,6 @@ from itertools import repeat
 from math import inf
 from typing import NamedTuple
 
-from msgspec import Struct
-
 from scheduler_core.longhorn import anti_affinity, stages
 from scheduler_core.longhorn.cluster import DEGRADED, Cluster, is_replenishing, wait_refusal
 from scheduler_core.longhorn.refusal_rules import Refusal, Rule, ScheduleError, missing_backing_image, setting_refusal
@@ -21,7 +19,7 @@ from scheduler_core.longhorn.replica_request import ReplicaRequest, source_missi
 from scheduler_core.longhorn.space import DiskSpace, disk_space, space_refusal
 from scheduler_core.model import kube
 from scheduler_core.model.longhorn import BEST_EFFORT, Disk, Node, Replica, Volume
-from scheduler_core.structs import replace
+from scheduler_core.structs import Struct, replace
 
 
 @dataclass(frozen=True, slots=True)

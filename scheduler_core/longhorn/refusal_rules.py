@@ -6,10 +6,9 @@ import re
 from collections.abc import Iterable
 from enum import Enum, StrEnum
 
-from msgspec import Struct
-
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model.longhorn import Disk, Node
+from scheduler_core.structs import Struct
 
 
 class ScheduleError(StrEnum):

@@ -7,8 +7,6 @@ Best-effort auto-balance also moves replicas off disks under pressure to another
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
-from msgspec import Struct
-
 from scheduler_core.longhorn import stages
 from scheduler_core.longhorn.cluster import DEGRADED, Cluster, parse_time, time_to_replacement
 from scheduler_core.longhorn.placement import DiskSplit, disk_candidates, eligible_disks
@@ -18,6 +16,7 @@ from scheduler_core.longhorn.settings import AUTO_BALANCE_DISABLED
 from scheduler_core.longhorn.space import disk_space, fits_without_pressure, space_refusal, under_pressure
 from scheduler_core.model.kube import condition
 from scheduler_core.model.longhorn import BEST_EFFORT, Disk, Node, Replica, Volume
+from scheduler_core.structs import Struct
 
 
 def replicas_under_disk_pressure(cluster: Cluster, volume: Volume, replicas: Iterable[Replica]) -> list[Replica]:

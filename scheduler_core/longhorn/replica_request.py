@@ -2,11 +2,10 @@
 linked clone must sit on the node and disk of a healthy source replica.
 """
 
-from msgspec import Struct
-
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.settings import BEST_EFFORT, Settings
 from scheduler_core.model.longhorn import V1, V2, Placement, Replica, Volume
+from scheduler_core.structs import Struct
 
 LINKED_CLONE = "linked-clone"
 FULL_COPY = "full-copy"

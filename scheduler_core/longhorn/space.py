@@ -4,11 +4,10 @@ All sizes are bytes, all percentages whole numbers. Limits are computed as Longh
 toward zero, so that they round above 2^53 bytes exactly where Longhorn's do.
 """
 
-from msgspec import Struct
-
 from scheduler_core.longhorn.refusal_rules import Rule
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model import longhorn, quantity
+from scheduler_core.structs import Struct
 
 _INT64 = 2**63
 

@@ -16,8 +16,6 @@ from datetime import UTC, datetime
 from operator import attrgetter, itemgetter
 from typing import Any, TypeVar
 
-from msgspec import Struct
-
 from scheduler_core.convert.snapshot_kinds import KINDS, LONGHORN_GROUP, build_snapshot
 from scheduler_core.decision_replay import InputError, Runner
 from scheduler_core.longhorn import csi_driver, new_volume_placement, replenish, stages, volume_validation
@@ -29,7 +27,7 @@ from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.space import disk_space, fits_without_pressure, space_refusal, under_pressure
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.longhorn import Disk, Replica, Volume
-from scheduler_core.structs import replace
+from scheduler_core.structs import Struct, replace
 
 Json = Mapping[str, Any]
 _Short = TypeVar("_Short")

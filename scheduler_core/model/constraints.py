@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Annotated
 
-from msgspec import Struct
+from scheduler_core.structs import Struct
 
 Labels = frozenset[tuple[str, str]]
 Amounts = frozenset[tuple[str, int]]

@@ -5,10 +5,8 @@ the disk's UUID. Controllers that need space write the spec; only the DiskSchedu
 from collections.abc import Callable, Mapping
 from enum import Enum
 
-from msgspec import Struct, field
-
 from scheduler_core.model.kube import Condition
-from scheduler_core.structs import replace
+from scheduler_core.structs import Struct, field, replace
 
 FINALIZER = "longhorn.io"
 

@@ -6,11 +6,10 @@ import re
 from collections.abc import Mapping
 from typing import Annotated
 
-from msgspec import Struct
-
 from scheduler_core.errors import QuantityError
 from scheduler_core.model.constraints import Labels, LabelSelector, NodeSelectorTerm, Taint, read_labels
 from scheduler_core.model.kube import equals, namespace_or_default
+from scheduler_core.structs import Struct
 
 PodKey = tuple[str, str]
 ControllerKey = tuple[str, str, str]

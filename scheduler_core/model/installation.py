@@ -2,9 +2,8 @@
 
 from typing import Annotated
 
-from msgspec import Struct
-
 from scheduler_core.model.kube import namespace_or_default
+from scheduler_core.structs import Struct
 
 DEFAULT_SCHEDULER = "default-scheduler"
 # The extender's own settings that keep it from refusing nodes.

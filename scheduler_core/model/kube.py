@@ -3,10 +3,9 @@
 from collections.abc import Callable, Mapping
 from typing import Annotated
 
-from msgspec import Struct
-
 from scheduler_core.model.constraints import NO_SCHEDULING, LabelSelector, PodScheduling, Requirement
 from scheduler_core.model.quantity import Amount, read_clamped, read_quantity
+from scheduler_core.structs import Struct
 
 FILESYSTEM = "Filesystem"
 DEFAULT_CLASS_ANNOTATIONS = (

@@ -7,10 +7,9 @@ Kubernetes objects, which have nothing escaped.
 from collections.abc import Mapping
 from typing import Annotated
 
-from msgspec import Struct
-
 from scheduler_core.model.kube import Condition, condition, is_set
 from scheduler_core.model.quantity import read_byte_count, read_counter, read_size
+from scheduler_core.structs import Struct
 
 V1 = "v1"
 V2 = "v2"

@@ -2,10 +2,9 @@
 
 from collections.abc import Mapping
 
-from msgspec import Struct
-
 from scheduler_core.model import generic, kube, longhorn
 from scheduler_core.model.disk_schedule import DiskSchedule
+from scheduler_core.structs import Struct
 
 NamespacedName = tuple[str, str]
 

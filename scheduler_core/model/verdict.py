@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from enum import Enum
 
-from msgspec import Struct
+from scheduler_core.structs import Struct
 
 
 class Reason(Enum):

@@ -5,8 +5,6 @@ them shows what kube-scheduler is answered.
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from msgspec import Struct
-
 from scheduler_core.cluster.view import View
 from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation import disk_profiles
@@ -16,6 +14,7 @@ from scheduler_core.longhorn.replica_request import ReplicaRequest, is_v2
 from scheduler_core.longhorn.space import DiskSpace, space_detail, space_refusal
 from scheduler_core.longhorn.stages import candidate_refusal, file_size_limit, prefilter_refusal, schedulable_refusal
 from scheduler_core.model import kube, longhorn, verdict
+from scheduler_core.structs import Struct
 from scheduler_core.volumes.requirements import VolumeClasses, volume_class
 
 _REQUEST_BY_DISK_TYPE = {

@@ -19,7 +19,6 @@ Objects have no time at which a problem began, so its age counts from the first 
 import math
 from collections.abc import Mapping, Sequence
 
-from msgspec import Struct, field
 from rpds import HashTrieMap
 
 from scheduler_core.evaluation.competitors import NO_REQUESTER, ContentionQuery, identity
@@ -27,6 +26,7 @@ from scheduler_core.evaluation.contention import Contention
 from scheduler_core.evaluation.disk_profiles import ClusterState
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.packing.budget import Budget
+from scheduler_core.structs import Struct, field
 from scheduler_core.volumes.demand import Demand, DemandSource
 from scheduler_core.volumes.resolve import is_local
 

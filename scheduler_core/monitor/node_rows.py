@@ -8,13 +8,12 @@ from functools import cached_property
 from operator import attrgetter
 from typing import Generic, TypeVar
 
-from msgspec import Struct
-
 from scheduler_core.evaluation.disk_profiles import ClusterState, Refused
 from scheduler_core.model import longhorn
 from scheduler_core.model.quantity import natural_key
 from scheduler_core.monitor.capacity_report import DiskUsage, disk_usages
 from scheduler_core.packing.budget import give_way
+from scheduler_core.structs import Struct
 
 
 class NodeCondition(IntEnum):

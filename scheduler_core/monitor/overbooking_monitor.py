@@ -19,11 +19,9 @@ import math
 from collections.abc import Iterable, Mapping
 from operator import attrgetter
 
-from msgspec import Struct
-
 from scheduler_core.cluster.view import View
 from scheduler_core.longhorn import node_controller, space
-from scheduler_core.structs import replace
+from scheduler_core.structs import Struct, replace
 
 # Volumes of one pod are placed within two seconds; a report before the last of them would not name all.
 SETTLE_TIME = 1.0

@@ -5,8 +5,6 @@ fit first, then those that come closest, and the bound pods without their volume
 from collections import Counter
 from collections.abc import Mapping
 
-from msgspec import Struct, field
-
 from scheduler_core.cluster.view import View
 from scheduler_core.decide import explain
 from scheduler_core.decide.decision import Contenders, Decision, FilterOptions
@@ -19,6 +17,7 @@ from scheduler_core.model.verdict import Reason
 from scheduler_core.monitor import capacity_report, demand_monitor
 from scheduler_core.monitor.node_rows import NodeCondition, NodeRow, SpaceTotal, node_rows
 from scheduler_core.offers.ledger import Ledger
+from scheduler_core.structs import Struct, field
 from scheduler_core.volumes.resolve import NO_DRIVER, lacks_driver
 
 # A node that they refuse lacks nothing but space.

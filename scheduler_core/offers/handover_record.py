@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Struct
 
 from scheduler_core.errors import CoreError
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.offers.outstanding_offer import ObservedPod, Offer, RecordedOffer
+from scheduler_core.structs import Struct
 
 # Format 1 was compressed. Neither release reads the other's record, which is refused as a damaged one is.
 FORMAT = 2

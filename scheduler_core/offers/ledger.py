@@ -46,7 +46,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from operator import attrgetter
 
-from msgspec import Struct, structs
+from msgspec import structs
 from rpds import HashTrieMap, HashTrieSet
 
 from scheduler_core.caches import ChangeLog
@@ -64,7 +64,7 @@ from scheduler_core.offers.outstanding_offer import (
     PodGone,
     Withdrawn,
 )
-from scheduler_core.structs import replace
+from scheduler_core.structs import Struct, replace
 
 # At kube-scheduler's default client limits a decision shows up to 9 s after the answer.
 PERIOD = 10.0

@@ -6,9 +6,7 @@ import math
 from enum import Enum
 from typing import Any
 
-from msgspec import Struct
-
-from scheduler_core.structs import replace
+from scheduler_core.structs import Struct, replace
 
 
 class ObservedPod(Struct, frozen=True):

@@ -9,9 +9,8 @@ blocking set.
 
 from collections.abc import Sequence
 
-from msgspec import Struct
-
 from scheduler_core.packing.budget import Budget, OutOfStepsError
+from scheduler_core.structs import Struct
 
 _PATTERNS_PER_STEP = 10
 # The search descends one target at a time, so Python's recursion limit bounds them; no real node comes near.

@@ -19,8 +19,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from math import gcd
 
-from msgspec import Struct
-
 from scheduler_core.packing.budget import Budget, OutOfStepsError
 from scheduler_core.packing.patterns import (
     MAX_EQUAL_ITEMS,
@@ -31,6 +29,7 @@ from scheduler_core.packing.patterns import (
     field_layout,
     packed_bits,
 )
+from scheduler_core.structs import Struct
 
 # The search descends one disk at a time, so Python's recursion limit bounds them; no real node comes near.
 _MAX_DISKS = 200

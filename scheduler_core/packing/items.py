@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate
 
-from msgspec import Struct
+from scheduler_core.structs import Struct
 
 # Twelve volumes of unlike sizes have so many sums, and each further one doubles them.
 MAX_SUBSET_SUMS = 1 << 12

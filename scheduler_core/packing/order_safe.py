@@ -24,12 +24,10 @@ from bisect import bisect_left
 from collections.abc import Iterable, MutableMapping, Sequence
 from functools import lru_cache
 
-from msgspec import Struct
-
 from scheduler_core.packing import blocking
 from scheduler_core.packing.budget import Budget, OutOfStepsError, PackingAnswer, Portions, share_fairly
 from scheduler_core.packing.items import NO_OPTIONAL_ITEMS, Items, OptionalItems
-from scheduler_core.structs import replace
+from scheduler_core.structs import Struct, replace
 
 # No single node may take longer than this, even when the request has more steps left: about 4 ms.
 MAX_STEPS_PER_NODE = 2_400

@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
 
-from msgspec import Struct
-
 from scheduler_core.packing.budget import Budget, OutOfStepsError
+from scheduler_core.structs import Struct
 
 _BYTE = 8
 _ENTRIES_PER_STEP = 10

@@ -9,11 +9,10 @@ not fit. All sizes are bytes.
 from collections.abc import Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
-from msgspec import Struct
-
 from scheduler_core.packing.budget import Budget, OutOfStepsError, PackingAnswer
 from scheduler_core.packing.feasible import MAX_STEPS_PER_INSTANCE, fits
 from scheduler_core.packing.items import Items
+from scheduler_core.structs import Struct
 
 SHARED = -1
 

@@ -3,8 +3,6 @@
 import re
 from collections.abc import Iterable, Mapping
 
-from msgspec import Struct
-
 from scheduler_core.model import generic, kube, longhorn
 from scheduler_core.model.generic import PodKey
 from scheduler_core.model.kube import Condition
@@ -20,7 +18,7 @@ from scheduler_core.predict.predicted_cluster import (
     with_disk,
 )
 from scheduler_core.predict.situation import Situation, without_expected_pods
-from scheduler_core.structs import replace
+from scheduler_core.structs import Struct, replace
 
 HOST_NAME_LABEL = "kubernetes.io/hostname"
 # How Kubernetes names the pods of each kind.

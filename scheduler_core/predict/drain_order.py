@@ -12,8 +12,6 @@ out from the start.
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from msgspec import Struct
-
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.model.snapshot import NamespacedName
 from scheduler_core.predict.cluster_changes import check_node, drain, permanent_blockers, return_node
@@ -22,6 +20,7 @@ from scheduler_core.predict.predicted_replicas import Choose, healthy_replicas, 
 from scheduler_core.predict.prediction import longest_wait, pod_problem
 from scheduler_core.predict.situation import Situation
 from scheduler_core.predict.timeline import OrderResult, run_order
+from scheduler_core.structs import Struct
 
 
 class Maintenance(Struct, frozen=True):

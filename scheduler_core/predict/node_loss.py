@@ -8,13 +8,11 @@ is attached.
 
 from collections.abc import Mapping, Sequence
 
-from msgspec import Struct
-
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.predict import cluster_changes, predicted_replicas, prediction, timeline
 from scheduler_core.predict.predicted_cluster import PredictedCluster
 from scheduler_core.predict.situation import Situation
-from scheduler_core.structs import replace
+from scheduler_core.structs import Struct, replace
 
 # A single step takes too long in a larger cluster.
 MAX_NODES = 1000

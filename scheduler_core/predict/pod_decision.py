@@ -5,8 +5,6 @@ node that is offered.
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from msgspec import Struct, field
-
 from scheduler_core.decide import kube_scheduler_filters, offered_nodes
 from scheduler_core.decide.decision import Competing, Decision, FilterOptions
 from scheduler_core.decide.filter import filter_nodes
@@ -19,7 +17,7 @@ from scheduler_core.model import generic, kube, longhorn
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.predict.predicted_cluster import ChangesByObject, PredictedCluster
 from scheduler_core.predict.predicted_replicas import Choose, choose_first, remove_replica
-from scheduler_core.structs import replace
+from scheduler_core.structs import Struct, field, replace
 from scheduler_core.volumes.resolve import PodVolume, domain_of_node, volume_of_claim
 
 _NO_NODE = "there is no node"

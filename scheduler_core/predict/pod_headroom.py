@@ -10,8 +10,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import count, islice
 
-from msgspec import Struct
-
 from scheduler_core.decide import decision, explain, kube_scheduler_filters
 from scheduler_core.model.generic import PodKey
 from scheduler_core.predict.cluster_additions import Workload
@@ -21,6 +19,7 @@ from scheduler_core.predict.predicted_replicas import Choose
 from scheduler_core.predict.prediction import refusal_text, sort_by_count
 from scheduler_core.predict.situation import Situation
 from scheduler_core.predict.timeline import Timeline
+from scheduler_core.structs import Struct
 
 
 class FirstRefusal(Struct, frozen=True):

@@ -3,8 +3,6 @@
 from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 
-from msgspec import Struct
-
 from scheduler_core.evaluation.replicas_to_place import DEGRADED_SETTING, domain_shortage, replica_needs
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.space import DiskSpace, disk_space
@@ -16,6 +14,7 @@ from scheduler_core.packing import budget, items
 from scheduler_core.predict.pod_decision import PodDecision
 from scheduler_core.predict.predicted_cluster import PredictedCluster, with_schedulable_condition
 from scheduler_core.predict.remedy import RemedyKind, Step, exact_bytes, with_more_space
+from scheduler_core.structs import Struct
 from scheduler_core.volumes.existing_replicas import nodes_with_replica
 from scheduler_core.volumes.resolve import Resolution
 

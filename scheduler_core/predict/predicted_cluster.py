@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from msgspec import Struct, structs
+from msgspec import structs
 from rpds import HashTrieMap
 
 from scheduler_core.cluster.update import Changes, build_view
@@ -21,7 +21,7 @@ from scheduler_core.longhorn import node_controller, replenish
 from scheduler_core.model import generic, kube, longhorn
 from scheduler_core.model.constraints import NodeSelectorTerm, Operator, Requirement
 from scheduler_core.model.snapshot import Snapshot
-from scheduler_core.structs import replace
+from scheduler_core.structs import Struct, replace
 from scheduler_core.volumes.resolve import NO_DRIVER, lacks_driver
 
 ChangesByObject = dict[tuple[str, str | tuple[str, str]], object | None]

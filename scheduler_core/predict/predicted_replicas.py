@@ -20,8 +20,6 @@ from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from msgspec import Struct
-
 from scheduler_core.longhorn import (
     new_volume_placement,
     node_controller,
@@ -35,7 +33,7 @@ from scheduler_core.longhorn.replica_request import LINKED_CLONE, ReplicaRequest
 from scheduler_core.model import longhorn
 from scheduler_core.model.longhorn import BEST_EFFORT, DISABLED, FILESYSTEM, STRICT_LOCAL, V1
 from scheduler_core.predict.predicted_cluster import ChangesByObject, PredictedCluster, WhatIfError, list_replica
-from scheduler_core.structs import replace
+from scheduler_core.structs import Struct, replace
 from scheduler_core.volumes.existing_replicas import is_healthy
 
 RUNNING = "running"

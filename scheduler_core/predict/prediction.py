@@ -10,8 +10,6 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import NamedTuple
 
-from msgspec import Struct
-
 from scheduler_core.longhorn.space import scheduling_limit
 from scheduler_core.model.generic import PodKey
 from scheduler_core.model.quantity import format_count, natural_key
@@ -19,6 +17,7 @@ from scheduler_core.predict.predicted_cluster import PredictedCluster
 from scheduler_core.predict.predicted_replicas import healthy_replicas, lacks_local_replica
 from scheduler_core.predict.situation import ExpansionOutcome, Origin, PodToPlace, Situation
 from scheduler_core.predict.timeline import OrderProgress, OrderResult
+from scheduler_core.structs import Struct
 
 # An order may have thousands of steps, and each point counts every disk of the cluster.
 _MAX_POINTS = 128

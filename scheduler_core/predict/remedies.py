@@ -12,8 +12,6 @@ from bisect import insort
 from collections.abc import Sequence
 from itertools import islice
 
-from msgspec import Struct
-
 from scheduler_core.decide.decision import Decision, FilterOptions
 from scheduler_core.evaluation import disk_profiles, replicas_to_place
 from scheduler_core.model.kube import Pod
@@ -21,6 +19,7 @@ from scheduler_core.packing.budget import give_way
 from scheduler_core.predict import possible_steps, predicted_replicas, remedy
 from scheduler_core.predict.pod_decision import PodDecider, PodDecision
 from scheduler_core.predict.predicted_cluster import ChangesByObject, PredictedCluster
+from scheduler_core.structs import Struct
 
 MAX_DECISIONS = 600
 """How many changed clusters are decided; a search that needs more may miss cheaper remedies.

@@ -2,8 +2,6 @@
 
 from enum import IntEnum, StrEnum
 
-from msgspec import Struct
-
 from scheduler_core.longhorn.node_controller import ROUNDING
 from scheduler_core.model import generic, kube, longhorn, quantity
 from scheduler_core.model.longhorn import CORDONED, FILESYSTEM
@@ -14,7 +12,7 @@ from scheduler_core.predict.predicted_cluster import (
     with_schedulable_condition,
 )
 from scheduler_core.predict.predicted_replicas import ReplicaMove
-from scheduler_core.structs import replace
+from scheduler_core.structs import Struct, replace
 
 _UNSCHEDULABLE_TAINT = "node.kubernetes.io/unschedulable"
 _SCHEDULABLE = "Schedulable"

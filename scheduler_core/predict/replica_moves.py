@@ -10,8 +10,6 @@ continued that free most space on one disk.
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import compress
 
-from msgspec import Struct
-
 from scheduler_core import errors, structs
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.longhorn.csi_driver import SIZE_STEP
@@ -21,6 +19,7 @@ from scheduler_core.predict import pod_decision, predicted_replicas, timeline
 from scheduler_core.predict.predicted_cluster import PredictedCluster, WhatIfError
 from scheduler_core.predict.predicted_replicas import Choose, ReplicaMove, choose_first
 from scheduler_core.predict.situation import Situation
+from scheduler_core.structs import Struct
 from scheduler_core.volumes.resolve import resolve
 
 DEFAULT_MAX_MOVES = 3

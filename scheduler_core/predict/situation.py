@@ -13,13 +13,11 @@ from functools import cached_property
 from itertools import pairwise
 from operator import itemgetter
 
-from msgspec import Struct
-
 from scheduler_core.model import kube, snapshot
 from scheduler_core.model.generic import DisruptionBudget, PodKey
 from scheduler_core.predict.pod_decision import take_away
 from scheduler_core.predict.predicted_cluster import DAEMON_SET, NODE_BOUND_OWNERS, STATEFUL_SET, PredictedCluster
-from scheduler_core.structs import replace
+from scheduler_core.structs import Struct, replace
 
 # They have no number of replicas that the disruption controller could read.
 _UNSCALED_OWNERS = frozenset({DAEMON_SET, "Node", "Job"})

@@ -13,8 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 
-from msgspec import Struct
-
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.generic.cluster_state import NodeIndex, RuleResults
 from scheduler_core.longhorn.volume_validation import FAULTED
@@ -25,7 +23,7 @@ from scheduler_core.predict import cluster_changes, predicted_replicas
 from scheduler_core.predict.pod_decision import PodDecider, PodDecision, attach_volumes, bind_pod, take_away
 from scheduler_core.predict.predicted_cluster import PredictedCluster, StatusChange, hide_changes, show_change
 from scheduler_core.predict.situation import Origin, PodToPlace, Situation
-from scheduler_core.structs import replace
+from scheduler_core.structs import Struct, replace
 
 # Longhorn adds this to what remains of the wait (RequireNewReplica).
 _CLOCK_SKEW = timedelta(seconds=2)

@@ -26,7 +26,6 @@ from itertools import takewhile
 from operator import attrgetter
 from typing import NamedTuple
 
-from msgspec import Struct
 from rpds import HashTrieMap, HashTrieSet
 
 from scheduler_core import errors, structs
@@ -36,6 +35,7 @@ from scheduler_core.longhorn.node_controller import awaits_own_manager
 from scheduler_core.longhorn.stages import stays
 from scheduler_core.longhorn.volume_validation import awaits_copy
 from scheduler_core.model import kube, longhorn
+from scheduler_core.structs import Struct
 from scheduler_core.volumes import existing_replicas, requirements, resolve
 
 Subject = str | tuple[str, str]

@@ -22,13 +22,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain, groupby, product
 from typing import NamedTuple
 
-from msgspec import Struct
-
 from scheduler_core.cluster.view import View, by_capacity
 from scheduler_core.errors import ResolutionError
 from scheduler_core.longhorn.csi_driver import ANYWHERE, DRIVER
 from scheduler_core.model import constraints, kube, longhorn
-from scheduler_core.structs import replace
+from scheduler_core.structs import Struct, replace
 from scheduler_core.volumes.resolve import (
     PodVolume,
     Resolution,

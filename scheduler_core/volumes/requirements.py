@@ -4,12 +4,11 @@ from collections.abc import Iterable
 from functools import cached_property, lru_cache
 from typing import Any
 
-from msgspec import Struct
-
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.stages import EXT_LIMIT, XFS_LIMIT
 from scheduler_core.model import longhorn
 from scheduler_core.packing.items import Items, OptionalItems
+from scheduler_core.structs import Struct
 from scheduler_core.volumes.resolve import PodVolume
 
 _FILE_SIZE_LIMITS = (XFS_LIMIT, EXT_LIMIT)

@@ -13,14 +13,13 @@ from collections import Counter
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from msgspec import Struct
-
 from scheduler_core import errors, structs
 from scheduler_core.cluster.view import View
 from scheduler_core.longhorn import csi_driver
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.longhorn import TopologyTerm
 from scheduler_core.model.snapshot import Snapshot
+from scheduler_core.structs import Struct
 from scheduler_core.volumes.data_source import bound_volume, check_source, volume_parameters
 
 _NO_MATCHES: Mapping[str, str] = MappingProxyType({})

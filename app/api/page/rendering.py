@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from msgspec import Struct
 
 from app.schemas.decision import NodeAnswer, disk_names
 from scheduler_core.longhorn.cluster import parse_time
@@ -23,6 +22,7 @@ from scheduler_core.model.quantity import format_age, format_count, natural_key
 from scheduler_core.monitor import capacity_report, node_rows
 from scheduler_core.monitor.report import StatusReport
 from scheduler_core.predict.node_loss import MAX_NODES, NodeLossOutcome
+from scheduler_core.structs import Struct
 
 if TYPE_CHECKING:  # what a command renders needs none of it
     from app.schemas.state import ServiceState

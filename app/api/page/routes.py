@@ -10,7 +10,6 @@ from typing import Any
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Request, Response
-from msgspec import Struct
 from starlette.exceptions import HTTPException
 
 from app.api import dependencies, errors, extender
@@ -26,7 +25,7 @@ from scheduler_core.model import kube, quantity
 from scheduler_core.monitor import node_rows
 from scheduler_core.monitor.report import StatusReport, WaitingRow, pods_on_node
 from scheduler_core.predict.node_loss import NodeLossOutcome
-from scheduler_core.structs import replace
+from scheduler_core.structs import Struct, replace
 
 # How long a page waits for a search of remedies.
 _REMEDY_SECONDS = 0.25
