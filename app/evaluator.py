@@ -16,8 +16,8 @@ from scheduler_core.decide.decision import NO_CONTENDERS, Competing, Contenders,
 from scheduler_core.decide.explain import Explanation, explain_nodes
 from scheduler_core.decide.filter import candidate_volumes, filter_nodes
 from scheduler_core.errors import MissingObjectError, ResolutionError
+from scheduler_core.evaluation.cluster_state import ClusterState
 from scheduler_core.evaluation.contention import Contention, EquivalenceCache
-from scheduler_core.evaluation.disk_profiles import ClusterState
 from scheduler_core.generic.cycle_state import LonghornFacts
 from scheduler_core.guard.placement_guard import STEPS_PER_PLACEMENT, guards_every_node
 from scheduler_core.guard.replica_steering import exclude_taken_nodes

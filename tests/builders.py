@@ -13,8 +13,8 @@ from scheduler_core.cluster.view import View
 from scheduler_core.convert.snapshot_kinds import KINDS, build_snapshot, group_of
 from scheduler_core.decide.decision import Competing, FilterOptions
 from scheduler_core.decide.explain import Explanation, explain_nodes
+from scheduler_core.evaluation.cluster_state import ClusterState
 from scheduler_core.evaluation.contention import Contention, EquivalenceCache
-from scheduler_core.evaluation.disk_profiles import ClusterState
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.offers.ledger import Ledger

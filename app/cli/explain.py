@@ -29,7 +29,7 @@ from scheduler_core.cluster.view import View
 from scheduler_core.decide import decision, kube_scheduler_filters
 from scheduler_core.decide.explain import explain_nodes
 from scheduler_core.errors import CoreError, ResolutionError
-from scheduler_core.evaluation.disk_profiles import ClusterState
+from scheduler_core.evaluation.cluster_state import ClusterState
 from scheduler_core.model.quantity import format_bytes, format_count, natural_key
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.volumes.resolve import NO_DRIVER, NO_DRIVER_DETAIL, lacks_driver

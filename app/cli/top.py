@@ -15,7 +15,7 @@ from app.cli import cluster_source, options, render
 from app.settings import BestEffort
 from scheduler_core import errors, structs
 from scheduler_core.cluster.view import View
-from scheduler_core.evaluation.disk_profiles import ClusterState
+from scheduler_core.evaluation.cluster_state import ClusterState
 from scheduler_core.model.quantity import format_bytes, format_count
 from scheduler_core.monitor import capacity_report, node_rows
 from scheduler_core.monitor.report import StatusReport, placement_problems, status_report

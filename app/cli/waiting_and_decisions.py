@@ -21,7 +21,7 @@ from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import MAX_DECISIONS, Competing, DecisionOutcome, FilterOptions
 from scheduler_core.decide.kube_scheduler_filters import kube_scheduler_refusals, pod_claims
 from scheduler_core.errors import CoreError
-from scheduler_core.evaluation.disk_profiles import ClusterState
+from scheduler_core.evaluation.cluster_state import ClusterState
 from scheduler_core.longhorn.cluster import parse_time
 from scheduler_core.model import quantity
 from scheduler_core.monitor.report import NearestNode, WaitingRow, candidate_nodes, waiting_pods, waiting_row

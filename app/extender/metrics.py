@@ -12,7 +12,7 @@ from prometheus_fastapi_instrumentator import Instrumentator, metrics
 from app import memory_budget, settings
 from app.extender.node_losses import capacity_metrics, node_loss_metrics
 from app.runtime import probes
-from scheduler_core.evaluation.disk_profiles import ClusterState
+from scheduler_core.evaluation.cluster_state import ClusterState
 from scheduler_core.guard.placement_guard import GuardOutcome, Observation
 from scheduler_core.model.verdict import UNSAFE, Reason
 from scheduler_core.offers.outstanding_offer import OutcomeKind

@@ -21,7 +21,7 @@ from prometheus_client.core import Metric
 from app.evaluator import Evaluator
 from app.runtime import decision_thread, probes
 from scheduler_core.errors import CoreError
-from scheduler_core.evaluation.disk_profiles import ClusterState
+from scheduler_core.evaluation.cluster_state import ClusterState
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.monitor.capacity_report import CapacityReport, DiskUsage
 from scheduler_core.predict import node_loss, predicted_cluster

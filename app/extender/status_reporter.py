@@ -24,7 +24,7 @@ from scheduler_core.decide.decision import Contenders, Decision
 from scheduler_core.decide.explain import Explanation, explain_part
 from scheduler_core.decide.filter import filter_nodes
 from scheduler_core.errors import CoreError
-from scheduler_core.evaluation.disk_profiles import ClusterState
+from scheduler_core.evaluation.cluster_state import ClusterState
 from scheduler_core.generic.predicates import UNSCHEDULABLE
 from scheduler_core.model import kube, snapshot
 from scheduler_core.monitor.report import (

@@ -35,7 +35,7 @@ from scheduler_core.convert.redact import (
 from scheduler_core.convert.snapshot_kinds import KINDS, PREDICTED_KINDS, SnapshotKind, build_snapshot, group_of
 from scheduler_core.decide.extender_settings import NODE_RESERVATION_TIMEOUT, POD_SCHEDULING_TIMEOUT
 from scheduler_core.errors import MissingObjectError, ObjectError, ResolutionError
-from scheduler_core.evaluation.disk_profiles import ClusterState
+from scheduler_core.evaluation.cluster_state import ClusterState
 from scheduler_core.longhorn.settings import FIELDS_BY_SETTING
 from scheduler_core.model import installation, kube
 from scheduler_core.model.snapshot import Snapshot

@@ -30,8 +30,8 @@ from scheduler_core.cluster.update import Changes
 from scheduler_core.cluster.view import View
 from scheduler_core.convert.generic import PendingPod, pod_on_node
 from scheduler_core.decide import decision, score_facts
+from scheduler_core.evaluation.cluster_state import ClusterState
 from scheduler_core.evaluation.contention import Contention, EquivalenceCache
-from scheduler_core.evaluation.disk_profiles import ClusterState
 from scheduler_core.generic import cluster_state, rule_registry, scheduler
 from scheduler_core.generic.policy import Policy, kinds_read
 from scheduler_core.model import generic, kube

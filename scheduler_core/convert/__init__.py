@@ -2,7 +2,7 @@
 of the models.
 
 Data flow: bytes or YAML (`app/kube`) → a wire Struct (derived by `fields`; msgspec checks the types and names the field) →
-a frozen model value. The package is in the core because recorded decisions (`decision_replay.py`) are written in the same
+a frozen model value. The package is in the core because recorded decisions (`longhorn/vectors.py`) are written in the same
 fields; it is pure: values in, values out. A reader raises ObjectError, with the object and the field, if it cannot read one.
 
 fields              derives wire types and constructors from the paths at the fields of models
@@ -19,5 +19,6 @@ leadership          the Lease of leader election, the EndpointSlice of the Servi
 installed_objects   what a diagnosis reads and creates
 redact              objects cut down to what decisions read, for bug reports
 json_text           places in a JSON text, and keys that are written twice, for error messages
+decision_replay     replays recorded decisions of files, and compares them with the engine's
 meta                what all wire types share; name, version and finalizers of any object
 """

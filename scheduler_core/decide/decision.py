@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
 
-from scheduler_core.evaluation import disk_profiles, fit
+from scheduler_core.evaluation import cluster_state, fit
 from scheduler_core.evaluation.competitors import Competitors
 from scheduler_core.evaluation.contention import Contention, EquivalenceCache
 from scheduler_core.longhorn.replica_request import ReplicaRequest
@@ -74,7 +74,7 @@ class Competing(Struct, frozen=True):
     equivalence: EquivalenceCache  # caches the results for equivalent pods
 
     @classmethod
-    def without_offers(cls, state: disk_profiles.ClusterState) -> "Competing":
+    def without_offers(cls, state: cluster_state.ClusterState) -> "Competing":
         return cls(state.demand, Ledger(), Contention(), EquivalenceCache())
 
 

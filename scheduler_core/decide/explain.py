@@ -9,8 +9,9 @@ from scheduler_core.decide import volume_sentences
 from scheduler_core.decide.decision import NO_CONTENDERS, Contenders, Decision, FilterOptions
 from scheduler_core.decide.filter import filter_nodes
 from scheduler_core.evaluation import fit, replicas_to_place, single_node
+from scheduler_core.evaluation.cluster_state import ClusterState
 from scheduler_core.evaluation.competitors import Volumes
-from scheduler_core.evaluation.disk_profiles import ClusterState, refusal_on_every_node, unready_volume
+from scheduler_core.evaluation.disk_profiles import refusal_on_every_node, unready_volume
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.quantity import MAX_LISTED, format_bytes, format_count, join_first
 from scheduler_core.model.verdict import UNSAFE, CompetingVolume, Meeting, Reason, Verdict

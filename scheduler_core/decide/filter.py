@@ -34,8 +34,9 @@ from scheduler_core.decide.decision import (
     worst_by_node,
 )
 from scheduler_core.evaluation import contention, placement_across_nodes, replicas_to_place, single_node
+from scheduler_core.evaluation.cluster_state import ClusterState
 from scheduler_core.evaluation.competitors import Competitors, Requester
-from scheduler_core.evaluation.disk_profiles import ClusterState, attach_refusal, refusal_on_every_node, unready_volume
+from scheduler_core.evaluation.disk_profiles import attach_refusal, refusal_on_every_node, unready_volume
 from scheduler_core.longhorn.volume_validation import update_error
 from scheduler_core.model import kube
 from scheduler_core.model.verdict import UNSAFE, Reason

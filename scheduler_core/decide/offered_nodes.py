@@ -35,8 +35,8 @@ from scheduler_core.decide.decision import (
     volumes_to_offer,
 )
 from scheduler_core.decide.filter import candidate_volumes
+from scheduler_core.evaluation.cluster_state import ClusterState
 from scheduler_core.evaluation.competitors import Competitors
-from scheduler_core.evaluation.disk_profiles import ClusterState
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import Reason
 from scheduler_core.offers import handover_record, outstanding_offer

@@ -16,7 +16,7 @@ from scheduler_core import caches, structs
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import NO_CONTENDERS, Contenders, Decision, FilterOptions
 from scheduler_core.decide.filter import filter_nodes
-from scheduler_core.evaluation import disk_profiles, fit, single_node
+from scheduler_core.evaluation import cluster_state, disk_profiles, fit, single_node
 from scheduler_core.evaluation.competitors import Competitors
 from scheduler_core.generic.cycle_state import DiskFacts, LonghornFacts, NodeFacts
 from scheduler_core.longhorn.space import scheduling_limit
@@ -51,7 +51,7 @@ class PlanCache:
         self,
         pod: Pod,
         names: Sequence[str],
-        state: disk_profiles.ClusterState,
+        state: cluster_state.ClusterState,
         options: FilterOptions,
         contenders: Contenders = NO_CONTENDERS,
     ) -> LonghornFacts:
@@ -92,7 +92,7 @@ class PlanCache:
 
 
 class _Planner(Struct, frozen=True):
-    state: disk_profiles.ClusterState
+    state: cluster_state.ClusterState
     decision: Decision
     resolution: resolve.Resolution
     cache: PlanCache

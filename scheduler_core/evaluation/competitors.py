@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from scheduler_core.caches import ChangeLog
 from scheduler_core.cluster.view import View
-from scheduler_core.evaluation.disk_profiles import ClusterState
+from scheduler_core.evaluation.cluster_state import ClusterState
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.offers.outstanding_offer import Offer

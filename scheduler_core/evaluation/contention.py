@@ -19,7 +19,7 @@ from heapq import merge
 from itertools import islice
 
 from scheduler_core.caches import NodeResults
-from scheduler_core.evaluation import disk_profiles, fit, replicas_to_place, volumes_anywhere
+from scheduler_core.evaluation import cluster_state, fit, replicas_to_place, volumes_anywhere
 from scheduler_core.evaluation.competitors import (
     CompetingVolumes,
     CompetitorGroups,
@@ -252,7 +252,7 @@ class Competition(ContentionQuery, frozen=True):
 class PodQuery(Struct, frozen=True, kw_only=True):
     """A pod and what its fit on nodes depends on."""
 
-    state: disk_profiles.ClusterState
+    state: cluster_state.ClusterState
     resolution: Resolution
     required: Requirements  # what the pod's local volumes require
     optional: replicas_to_place.OptionalVolumes  # the pod's other volumes, as they matter to the safety of nodes

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
 from scheduler_core.cluster.view import View
-from scheduler_core.evaluation import disk_profiles, replicas_to_place, single_node
+from scheduler_core.evaluation import cluster_state, replicas_to_place, single_node
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.budget import Budget, PackingAnswer, Portions, share_fairly
 from scheduler_core.packing.feasible import MAX_STEPS_PER_INSTANCE
@@ -36,7 +36,7 @@ _Place = tuple[str, str]
 class _WholePod(Struct, frozen=True, dict=True):
     """A pod with the replicas that need a place (`replica_needs`)."""
 
-    state: disk_profiles.ClusterState
+    state: cluster_state.ClusterState
     resolution: Resolution
     needs: tuple[replicas_to_place.ReplicaNeed, ...]
 
@@ -76,7 +76,7 @@ class _WholePod(Struct, frozen=True, dict=True):
 
 
 def nodes_without_placement(
-    state: disk_profiles.ClusterState, resolution: Resolution, names: Sequence[str], budget: Budget
+    state: cluster_state.ClusterState, resolution: Resolution, names: Sequence[str], budget: Budget
 ) -> Mapping[str, Reason]:
     """Returns the nodes among `names` with which the whole pod has no placement, with the reason. The local volumes fit
     on each of these nodes. The reason says so if something else than the disks' space is short.

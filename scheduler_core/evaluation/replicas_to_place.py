@@ -20,7 +20,7 @@ from functools import cached_property
 from itertools import accumulate, chain
 
 from scheduler_core.cluster.view import View
-from scheduler_core.evaluation import competitors, disk_profiles, fit
+from scheduler_core.evaluation import cluster_state, competitors, disk_profiles, fit
 from scheduler_core.longhorn import placement, stages
 from scheduler_core.longhorn.anti_affinity import SoftAntiAffinity, has_disk_pressure
 from scheduler_core.longhorn.cluster import Cluster
@@ -197,7 +197,7 @@ class DomainShortage(Struct, frozen=True):
         )
 
 
-def domain_shortage(state: disk_profiles.ClusterState, needs: Sequence[ReplicaNeed]) -> DomainShortage | None:
+def domain_shortage(state: cluster_state.ClusterState, needs: Sequence[ReplicaNeed]) -> DomainShortage | None:
     """Returns the first volume with more replicas than nodes or zones, None if there is none."""
     for need in one_of_each_kind(needs):
         if need.soft.zone and need.soft.node:
@@ -220,14 +220,14 @@ def domain_shortage(state: disk_profiles.ClusterState, needs: Sequence[ReplicaNe
     return None
 
 
-def _domains_of(state: disk_profiles.ClusterState, need: ReplicaNeed, names: Iterable[str]) -> Iterator[object]:
+def _domains_of(state: cluster_state.ClusterState, need: ReplicaNeed, names: Iterable[str]) -> Iterator[object]:
     """Returns the domains of those nodes that the placed replicas leave to others (`domain_of`)."""
     cluster = state.view.cluster
     tiers = nodes_in_tiers(cluster, need)
     return (domain_of(cluster, need, cluster.nodes[name], "") for name in names if tiers is None or name in tiers)
 
 
-def counting_allows(state: disk_profiles.ClusterState, needs: Sequence[ReplicaNeed]) -> bool:
+def counting_allows(state: cluster_state.ClusterState, needs: Sequence[ReplicaNeed]) -> bool:
     """Whether counting does not exclude a placement, whichever node the pod runs on. Each volume needs enough nodes or
     zones, and the volumes of one class need enough bytes, and enough disks for each size.
     """

@@ -11,8 +11,7 @@ from typing import Any
 
 import msgspec
 
-from scheduler_core import decision_replay
-from scheduler_core.convert import generic
+from scheduler_core.convert import decision_replay, generic
 from scheduler_core.generic import cluster_state, scheduler
 from scheduler_core.generic.policy import DEFAULT_POLICY, Policy, PolicyError, parse_policy
 

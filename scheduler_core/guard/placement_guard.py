@@ -36,7 +36,7 @@ from functools import cache, partial
 
 from scheduler_core.cluster.view import View
 from scheduler_core.evaluation import competitors, single_node
-from scheduler_core.evaluation.disk_profiles import ClusterState
+from scheduler_core.evaluation.cluster_state import ClusterState
 from scheduler_core.evaluation.fit import plan
 from scheduler_core.guard import replica_steering
 from scheduler_core.model import longhorn, verdict

@@ -16,8 +16,8 @@ from datetime import UTC, datetime
 from operator import attrgetter, itemgetter
 from typing import Any, TypeVar
 
+from scheduler_core.convert.decision_replay import InputError, Runner
 from scheduler_core.convert.snapshot_kinds import KINDS, LONGHORN_GROUP, build_snapshot
-from scheduler_core.decision_replay import InputError, Runner
 from scheduler_core.longhorn import csi_driver, new_volume_placement, replenish, stages, volume_validation
 from scheduler_core.longhorn.cluster import Cluster, parse_time
 from scheduler_core.longhorn.node_controller import CollectedDisk, ManagerPod, schedulable_condition, sync_node

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from scheduler_core.cluster.view import View
 from scheduler_core.errors import ResolutionError
-from scheduler_core.evaluation import disk_profiles
+from scheduler_core.evaluation import cluster_state, disk_profiles
 from scheduler_core.longhorn import csi_driver, placement
 from scheduler_core.longhorn.refusal_rules import Rule
 from scheduler_core.longhorn.replica_request import ReplicaRequest, is_v2
@@ -47,7 +47,7 @@ class CapacityReport(Struct, frozen=True):
     largest_volumes: Mapping[str, int]
 
     @classmethod
-    def of(cls, state: disk_profiles.ClusterState, *, with_disks: bool = True) -> "CapacityReport":
+    def of(cls, state: cluster_state.ClusterState, *, with_disks: bool = True) -> "CapacityReport":
         """Reports a state. The cost grows with disks, and with nodes times different StorageClasses."""
         view = state.view
         nodes = sorted(view.cluster.nodes)

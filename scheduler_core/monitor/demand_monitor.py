@@ -21,9 +21,9 @@ from collections.abc import Mapping, Sequence
 
 from rpds import HashTrieMap
 
+from scheduler_core.evaluation.cluster_state import ClusterState
 from scheduler_core.evaluation.competitors import NO_REQUESTER, ContentionQuery, identity
 from scheduler_core.evaluation.contention import Contention
-from scheduler_core.evaluation.disk_profiles import ClusterState
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.packing.budget import Budget
 from scheduler_core.structs import Struct, field

@@ -8,7 +8,8 @@ from functools import cached_property
 from operator import attrgetter
 from typing import Generic, TypeVar
 
-from scheduler_core.evaluation.disk_profiles import ClusterState, Refused
+from scheduler_core.evaluation.cluster_state import ClusterState
+from scheduler_core.evaluation.disk_profiles import Refused
 from scheduler_core.model import longhorn
 from scheduler_core.model.quantity import natural_key
 from scheduler_core.monitor.capacity_report import DiskUsage, disk_usages

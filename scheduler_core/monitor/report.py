@@ -10,8 +10,8 @@ from scheduler_core.decide import explain
 from scheduler_core.decide.decision import Contenders, Decision, FilterOptions
 from scheduler_core.decide.filter import filter_nodes
 from scheduler_core.errors import ResolutionError
+from scheduler_core.evaluation.cluster_state import ClusterState
 from scheduler_core.evaluation.contention import Contention
-from scheduler_core.evaluation.disk_profiles import ClusterState
 from scheduler_core.model import kube, quantity
 from scheduler_core.model.verdict import Reason
 from scheduler_core.monitor import capacity_report, demand_monitor

@@ -15,7 +15,7 @@ from rpds import HashTrieMap
 from scheduler_core.cluster.update import Changes, build_view
 from scheduler_core.decide.kube_scheduler_filters import PodClaims, VolumeAffinity, pod_claims
 from scheduler_core.errors import CoreError
-from scheduler_core.evaluation.disk_profiles import ClusterState, ProfileCache
+from scheduler_core.evaluation.cluster_state import ClusterState, ProfileCache
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.longhorn import node_controller, replenish
 from scheduler_core.model import generic, kube, longhorn

@@ -21,7 +21,7 @@ Imports = Mapping[str, set[str]]
 def imports() -> Imports:
     """Which packages and modules of the core's root each of them imports."""
     graph = grimp.build_graph("scheduler_core", cache_dir=None)
-    # `values` stands for the standard library's dataclasses.
+    # `structs` stands for the standard library's dataclasses.
     packages = graph.find_children("scheduler_core") - {"scheduler_core.structs"}
     members = {name: {name} | graph.find_descendants(name) for name in packages}
     package_of = {module: name for name, modules in members.items() for module in modules}

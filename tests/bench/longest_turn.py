@@ -33,7 +33,7 @@ from app.policy import PolicyInForce
 from app.runtime.decision_thread import DecisionThread
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.decide.extender_settings import ExtenderSettings, GuardMode
-from scheduler_core.evaluation.disk_profiles import ClusterState, ProfileCache
+from scheduler_core.evaluation.cluster_state import ClusterState, ProfileCache
 from scheduler_core.model.longhorn import Placement, Replica
 from scheduler_core.offers.ledger import Ledger, step
 from scheduler_core.offers.outstanding_offer import ObservedPod, Offered

@@ -17,8 +17,8 @@ from scheduler_core.convert.snapshot_kinds import Key
 from scheduler_core.decide.decision import Competing, Decision, FilterOptions
 from scheduler_core.decide.filter import filter_nodes
 from scheduler_core.decide.offered_nodes import make_offer
+from scheduler_core.evaluation.cluster_state import ClusterState, ProfileCache
 from scheduler_core.evaluation.contention import Contention, EquivalenceCache
-from scheduler_core.evaluation.disk_profiles import ClusterState, ProfileCache
 from scheduler_core.offers.ledger import Ledger, step
 from scheduler_core.offers.outstanding_offer import Event, ObservedPod, Offered, Tick
 from scheduler_core.structs import replace

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from scheduler_core.decide.decision import Contenders, Decision, FilterOptions, Packing
 from scheduler_core.decide.explain import explain_nodes
 from scheduler_core.decide.filter import filter_nodes
+from scheduler_core.evaluation.cluster_state import ClusterState
 from scheduler_core.evaluation.contention import Contention, EquivalenceCache
-from scheduler_core.evaluation.disk_profiles import ClusterState
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.structs import replace
 from tests import builders as make

@@ -12,8 +12,8 @@ from scheduler_core.caches import MAX_STEPS, ChangeLog, LruMap
 from scheduler_core.decide.decision import Decision, FilterOptions, Packing
 from scheduler_core.decide.filter import filter_nodes
 from scheduler_core.decide.offered_nodes import observed_pod, stale_nodes
+from scheduler_core.evaluation.cluster_state import ClusterState
 from scheduler_core.evaluation.contention import Contention, EquivalenceCache
-from scheduler_core.evaluation.disk_profiles import ClusterState
 from scheduler_core.offers.ledger import Ledger, step
 from scheduler_core.offers.outstanding_offer import Offered, PodGone
 from scheduler_core.volumes.resolve import resolve

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scheduler_core.decide.decision import FilterOptions, Packing
 from scheduler_core.decide.filter import filter_nodes
 from scheduler_core.decide.nudge_limits import BURST, NUDGE_LIMIT, NUDGES_PER_SECOND, equivalence_key
-from scheduler_core.evaluation.disk_profiles import ClusterState
+from scheduler_core.evaluation.cluster_state import ClusterState
 from scheduler_core.model.kube import Pod
 from scheduler_core.offers.ledger import Ledger, step
 from scheduler_core.offers.outstanding_offer import ObservedPod, Offered

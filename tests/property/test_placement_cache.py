@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from scheduler_core.decide.decision import FilterOptions, Packing
 from scheduler_core.decide.filter import filter_nodes
-from scheduler_core.evaluation.disk_profiles import ClusterState
+from scheduler_core.evaluation.cluster_state import ClusterState
 from scheduler_core.model.verdict import Reason
 from tests import builders as make
 from tests.builders import Object

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_core.evaluation.disk_profiles import ClusterState
+from scheduler_core.evaluation.cluster_state import ClusterState
 from scheduler_core.guard.placement_guard import GuardOutcome
 from scheduler_core.model.longhorn import Placement
 from tests import builders as make

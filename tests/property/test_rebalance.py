@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_core.cluster.view import View
-from scheduler_core.evaluation.disk_profiles import ClusterState
+from scheduler_core.evaluation.cluster_state import ClusterState
 from scheduler_core.model.generic import PodKey
 from scheduler_core.monitor.capacity_report import CapacityReport, LargestVolumes
 from scheduler_core.predict.cluster_additions import scale

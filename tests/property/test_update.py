@@ -15,8 +15,9 @@ from scheduler_core.decide.decision import Decision, FilterOptions
 from scheduler_core.decide.explain import explain_nodes
 from scheduler_core.decide.filter import filter_nodes
 from scheduler_core.errors import ResolutionError
-from scheduler_core.evaluation import disk_profiles
-from scheduler_core.evaluation.disk_profiles import ClusterState, Refused, profile_node
+from scheduler_core.evaluation import cluster_state
+from scheduler_core.evaluation.cluster_state import ClusterState
+from scheduler_core.evaluation.disk_profiles import Refused, profile_node
 from scheduler_core.evaluation.fit import OpenDisk
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import Snapshot
@@ -262,7 +263,7 @@ def test_profiles_made_while_nodes_change_serve_the_later_states(monkeypatch: py
         profiled.append(name)
         return profile_node(view, classes, name)
 
-    monkeypatch.setattr(disk_profiles, "profile_node", count)
+    monkeypatch.setattr(cluster_state, "profile_node", count)
     later: list[ClusterState] = []
 
     def change() -> None:

@@ -2,7 +2,7 @@
 
 from scheduler_core.cluster.update import build_view, empty_snapshot
 from scheduler_core.convert.snapshot_kinds import KINDS, Key, group_of
-from scheduler_core.evaluation.disk_profiles import ClusterState, ProfileCache
+from scheduler_core.evaluation.cluster_state import ClusterState, ProfileCache
 from scheduler_core.volumes.demand_index import DemandIndex
 from tests.builders import NOW, Object, flat
 

@@ -6,8 +6,8 @@ from scheduler_core.decide.decision import Competing, Contenders, Decision, Filt
 from scheduler_core.decide.explain import Explanation, explain_nodes
 from scheduler_core.decide.filter import filter_nodes
 from scheduler_core.decide.score_facts import PlanCache
+from scheduler_core.evaluation.cluster_state import ClusterState, ProfileCache
 from scheduler_core.evaluation.contention import Contention, EquivalenceCache
-from scheduler_core.evaluation.disk_profiles import ClusterState, ProfileCache
 from scheduler_core.model.kube import Pod
 from scheduler_core.monitor.report import waiting_row
 from scheduler_core.offers.ledger import Ledger, step

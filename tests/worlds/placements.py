@@ -7,7 +7,7 @@ from typing import Any
 from app.extender.guard import GuardContext
 from scheduler_core.decide.decision import Contenders
 from scheduler_core.decide.extender_settings import ExtenderSettings
-from scheduler_core.evaluation.disk_profiles import ClusterState
+from scheduler_core.evaluation.cluster_state import ClusterState
 from scheduler_core.guard.placement_guard import STEPS_PER_PLACEMENT, GuardDecision, Search, guard_placement
 from scheduler_core.model.longhorn import Placement, Replica
 from scheduler_core.offers.ledger import Ledger

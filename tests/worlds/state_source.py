@@ -10,7 +10,7 @@ from scheduler_core.cluster.update import build_view, empty_snapshot
 from scheduler_core.convert.snapshot_kinds import KINDS, Key, group_of
 from scheduler_core.decide.decision import Decision
 from scheduler_core.errors import MissingObjectError
-from scheduler_core.evaluation.disk_profiles import ClusterState
+from scheduler_core.evaluation.cluster_state import ClusterState
 from scheduler_core.model.kube import Pod
 from tests.builders import NOW, Object, as_pod, flat
 

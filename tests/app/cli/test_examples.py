@@ -12,7 +12,7 @@ from app.kube.snapshot_file import is_file, load_snapshot, named_pod, pod_in_fil
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.decide.explain import explain_nodes
-from scheduler_core.evaluation.disk_profiles import ClusterState
+from scheduler_core.evaluation.cluster_state import ClusterState
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.space import minimal_available
 from scheduler_core.model.kube import ClaimVolume, Pod

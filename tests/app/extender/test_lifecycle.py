@@ -22,7 +22,7 @@ from scheduler_core.decide.extender_settings import (
     POD_SCHEDULING_TIMEOUT,
     Enforcement,
 )
-from scheduler_core.evaluation.disk_profiles import ClusterState
+from scheduler_core.evaluation.cluster_state import ClusterState
 from scheduler_core.model.installation import ENABLED, ENFORCEMENT
 from scheduler_core.offers.handover_record import HandoverRecord, RecordError, RecordHead
 from scheduler_core.offers.outstanding_offer import ObservedPod, Offer, RecordedOffer

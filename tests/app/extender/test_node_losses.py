@@ -15,7 +15,7 @@ from app.extender.node_losses import ROUND_INTERVAL, NodeLosses
 from app.runtime.decision_thread import DecisionRunner, DecisionThread
 from app.runtime.probes import PREFIX
 from scheduler_core.decide.decision import FilterOptions
-from scheduler_core.evaluation.disk_profiles import ClusterState
+from scheduler_core.evaluation.cluster_state import ClusterState
 from scheduler_core.packing.budget import give_way
 from scheduler_core.predict import node_loss
 from scheduler_core.predict.node_loss import MAX_NODES, predict_node_loss

@@ -21,7 +21,7 @@ from app.policy import PolicyFile, PolicyInForce, SnapshotGenericState, load_plu
 from app.runtime.probes import PREFIX, HungUp, UnavailableError
 from scheduler_core.decide.decision import Contenders, Decision, FilterOptions
 from scheduler_core.decide.extender_settings import Enforcement, ExtenderSettings
-from scheduler_core.evaluation.disk_profiles import ClusterState
+from scheduler_core.evaluation.cluster_state import ClusterState
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.model import generic
 from scheduler_core.model.kube import Pod

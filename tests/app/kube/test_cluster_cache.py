@@ -393,7 +393,7 @@ async def test_events_survive_a_failed_update_of_the_state(tmp_path: Path, monke
         raise RuntimeError("once")
 
     async with synced_cluster(tmp_path, two_nodes()) as world:
-        monkeypatch.setattr("scheduler_core.evaluation.disk_profiles.update", fail)
+        monkeypatch.setattr("scheduler_core.evaluation.cluster_state.update", fail)
         await world.put(make.claim("late", 10))
         await until("the event", lambda: world.cache.statuses["persistentvolumeclaims"].events == 1)
         with pytest.raises(RuntimeError, match="once"):

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from scheduler_core.decision_replay import Runner
+from scheduler_core.convert.decision_replay import Runner
 from scheduler_core.generic import vectors as generic
 from scheduler_core.longhorn import vectors as longhorn
 

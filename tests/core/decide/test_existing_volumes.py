@@ -9,7 +9,7 @@ from scheduler_core.decide.filter import filter_nodes
 from scheduler_core.decide.nudge_limits import equivalence_key
 from scheduler_core.decide.offered_nodes import make_offer, observed_pod, offer_to_restore
 from scheduler_core.errors import ResolutionError
-from scheduler_core.evaluation.disk_profiles import ClusterState
+from scheduler_core.evaluation.cluster_state import ClusterState
 from scheduler_core.offers.ledger import Ledger, step
 from scheduler_core.offers.outstanding_offer import Offer, RecordedOffer
 from scheduler_core.volumes.free_volume_matching import MAX_MATCHES

@@ -8,7 +8,7 @@ import pytest
 
 from scheduler_core.decide.decision import NO_CONTENDERS, FilterOptions, Packing
 from scheduler_core.decide.filter import filter_nodes
-from scheduler_core.evaluation.disk_profiles import ClusterState, ProfileCache
+from scheduler_core.evaluation.cluster_state import ClusterState, ProfileCache
 from scheduler_core.model.verdict import Reason
 from tests.builders import (
     GI,

@@ -5,7 +5,7 @@ import pytest
 from scheduler_core.decide.decision import NO_CONTENDERS, Contenders, FilterOptions, Packing
 from scheduler_core.decide.filter import filter_nodes
 from scheduler_core.decide.score_facts import PlanCache
-from scheduler_core.evaluation.disk_profiles import ClusterState
+from scheduler_core.evaluation.cluster_state import ClusterState
 from scheduler_core.generic.cycle_state import DiskFacts, LonghornFacts, NodeFacts
 from scheduler_core.model.verdict import Reason
 from tests.builders import (

@@ -7,8 +7,8 @@ status may list replicas that no longer exist, and lack others.
 import pytest
 
 from scheduler_core.cluster.update import build_view, empty_snapshot, update
+from scheduler_core.evaluation.cluster_state import ClusterState
 from scheduler_core.evaluation.contention import Contention
-from scheduler_core.evaluation.disk_profiles import ClusterState
 from scheduler_core.monitor.demand_monitor import STUCK_AFTER, PlacementReport
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.volumes.demand import DemandSource

@@ -9,8 +9,8 @@ import pytest
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import Decision, FilterOptions
 from scheduler_core.decide.filter import filter_nodes
+from scheduler_core.evaluation.cluster_state import ClusterState
 from scheduler_core.evaluation.contention import Contention, EquivalenceCache
-from scheduler_core.evaluation.disk_profiles import ClusterState
 from scheduler_core.evaluation.volumes_anywhere import MAX_ROAMING, ROAMING_LIFETIME
 from scheduler_core.offers.ledger import Ledger, step
 from scheduler_core.offers.outstanding_offer import PodGone

@@ -11,7 +11,7 @@ from scheduler_core.decide.decision import FilterOptions, Packing
 from scheduler_core.decide.explain import explain_nodes
 from scheduler_core.decide.filter import filter_nodes
 from scheduler_core.decide.offered_nodes import observed_pod
-from scheduler_core.evaluation.disk_profiles import ClusterState
+from scheduler_core.evaluation.cluster_state import ClusterState
 from scheduler_core.longhorn.csi_driver import shard_size
 from scheduler_core.model.longhorn import DataLayout
 from scheduler_core.offers.ledger import Ledger, step

@@ -9,7 +9,7 @@ import pytest
 
 from scheduler_core.decide.decision import FilterOptions, Packing
 from scheduler_core.decide.filter import filter_nodes
-from scheduler_core.evaluation.disk_profiles import ClusterState
+from scheduler_core.evaluation.cluster_state import ClusterState
 from scheduler_core.guard.replica_steering import exclude_taken_nodes
 from scheduler_core.model.longhorn import Placement
 from scheduler_core.offers.ledger import Ledger

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from scheduler_core.convert.disk_schedule import MIRROR_LABEL
-from scheduler_core.evaluation.disk_profiles import ClusterState
+from scheduler_core.evaluation.cluster_state import ClusterState
 from scheduler_core.guard.placement_guard import GuardDecision, GuardOutcome, guards_every_node
 from scheduler_core.model.longhorn import Placement
 from scheduler_core.offers.ledger import Ledger

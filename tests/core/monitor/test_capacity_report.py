@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_core.cluster.view import View
-from scheduler_core.evaluation.disk_profiles import ClusterState
+from scheduler_core.evaluation.cluster_state import ClusterState
 from scheduler_core.longhorn.csi_driver import MIN_SIZE, SIZE_STEP
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.space import scheduling_limit

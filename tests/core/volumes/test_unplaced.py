@@ -9,9 +9,9 @@ from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import Decision, FilterOptions
 from scheduler_core.decide.filter import filter_nodes
 from scheduler_core.decide.offered_nodes import make_offer
+from scheduler_core.evaluation.cluster_state import ClusterState
 from scheduler_core.evaluation.competitors import NO_REQUESTER, ContentionQuery, Requester
 from scheduler_core.evaluation.contention import Contention
-from scheduler_core.evaluation.disk_profiles import ClusterState
 from scheduler_core.offers.ledger import Ledger, step
 from scheduler_core.offers.outstanding_offer import ObservedPod, Offered
 from scheduler_core.packing.budget import Budget

@@ -231,7 +231,7 @@ def test_equal_volumes_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> No
         looks.append(args)
         return open_disks(*args)
 
-    monkeypatch.setattr(placement_across_nodes, "open_disks", counted_look)
+    monkeypatch.setattr(replicas_to_place, "open_disks", counted_look)
     names = [f"c{number}" for number in range(10)]
     claims = [make.claim(name, 60, storage_class="remote") for name in names]
     assert set(reasons(explained(make.pod(*names), nodes(300, 300), CLASSES, claims)).values()) == {"ATTACHABLE"}
@@ -240,7 +240,7 @@ def test_equal_volumes_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_too_many_replicas_for_a_search_are_counted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(placement_across_nodes, "MAX_REPLICAS", 1)
-    monkeypatch.setattr(placement_across_nodes, "open_disks", None)
+    monkeypatch.setattr(replicas_to_place, "open_disks", None)
     explanation = explained(make.pod("a", "b"), nodes(100, 60), local_and_remote(50, 80))
     assert reasons(explanation) == {"n1": "ORDER_UNSAFE", "n2": "ROOM"}
 
