@@ -30,7 +30,7 @@ from app.extender.node_losses import NodeLosses
 from app.extender.verbs import Verbs
 from app.memory_budget import Lease, MemoryBudget
 from app.schemas.state import CallerAnswer
-from scheduler_core.caches import LruMap
+from scheduler_core import caches
 from scheduler_core.decide import decision
 from scheduler_core.model.kube import Pod
 from scheduler_core.structs import Struct, field
@@ -99,7 +99,7 @@ class RecentCallers:
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
-        self._calls: LruMap[tuple[str, str], tuple[int, float]] = LruMap(MAX_CALLERS)
+        self._calls: caches.LruMap[tuple[str, str], tuple[int, float]] = caches.LruMap(MAX_CALLERS)
 
     def record(self, address: str, *, whole_nodes: bool) -> None:
         key = (address, "nodes" if whole_nodes else "names")

@@ -19,8 +19,8 @@ import msgspec
 
 from app.api.errors import RequestError
 from app.runtime.decision_thread import Turns
+from scheduler_core import errors
 from scheduler_core.convert import generic, kube
-from scheduler_core.errors import CoreError
 from scheduler_core.model.kube import Pod
 from scheduler_core.structs import Struct
 
@@ -390,7 +390,7 @@ def _pod(raw: msgspec.Raw, *, scheduling: bool) -> Pod:
         raise RequestError("Pod.metadata.name is missing")
     try:
         return fields.construct(pod)
-    except CoreError as error:
+    except errors.CoreError as error:
         raise RequestError(str(error)) from error
 
 

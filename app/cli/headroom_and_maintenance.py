@@ -8,12 +8,13 @@ from typing import Annotated, Any
 import typer
 
 from app.cli import cluster_source, options, render, what_if_changes
-from scheduler_core import errors, structs
+from scheduler_core import errors
 from scheduler_core.model.quantity import format_bytes, format_count
 from scheduler_core.predict import predicted_replicas, prediction
 from scheduler_core.predict.drain_order import DrainOrder, DrainStep, MaintenanceRequest, find_drain_order
 from scheduler_core.predict.pod_headroom import ClosestNode, Headroom, closest_node, fill_with_pods, summarize_headroom
 from scheduler_core.predict.situation import Situation
+from scheduler_core.structs import replace
 
 _DEFAULT_LIMIT = 1_000
 _MAX_LIMIT = 100_000
@@ -49,7 +50,7 @@ def headroom(
     query.check_standard_input(template)
     source = query.read(needs_nodes=True)
     workload, objects = what_if_changes.pod_template(template, namespace, source)
-    cluster = cluster_source.predicted_cluster(structs.replace(source, snapshot=objects))
+    cluster = cluster_source.predicted_cluster(replace(source, snapshot=objects))
     results = [
         fill_with_pods(cluster, workload, rules.options, cluster_source.seeded_choice(seed), limit)
         for seed in render.show_progress(orders.seeds, "Playing orders")

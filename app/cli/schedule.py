@@ -15,7 +15,7 @@ from app.cli.render import Console, Output, OutputOption, print_line, show, show
 from app.policy import PolicyFile, load_plugins
 from app.runtime.logs import configure
 from app.settings import DEFAULT_HOST, DEFAULT_NAMESPACE, DEFAULT_STALE_AFTER, BestEffort
-from scheduler_core import errors, structs
+from scheduler_core import errors
 from scheduler_core.decide.decision import FilterOptions, Packing
 from scheduler_core.generic.policy import (
     DEFAULT_POLICY,
@@ -28,7 +28,7 @@ from scheduler_core.generic.policy import (
 )
 from scheduler_core.generic.rule_registry import rule_inputs
 from scheduler_core.leadership.election import ElectionTiming
-from scheduler_core.structs import Struct
+from scheduler_core.structs import Struct, replace
 
 if TYPE_CHECKING:
     from app.scheduler.decision import WhatIfReport
@@ -142,7 +142,7 @@ def schedule(given: _Flags) -> None:
         raise errors.CoreError("schedule needs either --snapshot or --watch; see --help")
     file = None if given.policy is None else read_policy(given.policy, given.plugin)
     # This scheduler binds no claim to an existing PersistentVolume: it selects a node, and a volume is provisioned.
-    options = structs.replace(flags.filter_options(given.best_effort, given.packing), match_volumes=False)
+    options = replace(flags.filter_options(given.best_effort, given.packing), match_volumes=False)
     if given.snapshot is not None:
         report = _what_if(given, DEFAULT_POLICY if file is None else file.policy, options)
         show(report.data(), given.output, lambda console: _print_table(report, console))

@@ -22,19 +22,7 @@ from app.cli.options import ContextOption, KubeconfigOption, LonghornNamespaceOp
 from app.cli.render import print_line, print_result, warn, yaml_text
 from app.settings import DEFAULT_NAMESPACE
 from scheduler_core.errors import CoreError
-from scheduler_core.installation.scheduler_config import (
-    REGISTERED,
-    Platform,
-    Registration,
-    SchedulerFlags,
-    SentPods,
-    certificate_steps,
-    configuration,
-    configuration_path,
-    default_kubeconfig,
-    printed_configuration,
-    steps,
-)
+from scheduler_core.installation import kube_scheduler_config
 from scheduler_core.leadership.endpoint_slice import EXTENDER
 from scheduler_core.model.constraints import EXTENDER_RESOURCE
 
@@ -44,14 +32,14 @@ _NO_CLUSTER_IP = frozenset({"", "None"})
 
 
 def scheduler_config(
-    platform: Annotated[Platform, typer.Option(help="Where kube-scheduler runs.")],
+    platform: Annotated[kube_scheduler_config.Platform, typer.Option(help="Where kube-scheduler runs.")],
     pods: Annotated[
-        SentPods,
+        kube_scheduler_config.SentPods,
         typer.Option(
             help="Which pods are sent: those that request longhorn.io/scheduler-extender, or all. With all, no pod of the "
             "cluster is scheduled while no extender answers. A second scheduler sends all of its own."
         ),
-    ] = SentPods.REQUESTING,
+    ] = kube_scheduler_config.SentPods.REQUESTING,
     scores: Annotated[  # noqa: FBT002 # --scores
         bool, typer.Option("--scores", help="Also ask for scores of the nodes that fit.")
     ] = False,
@@ -94,31 +82,38 @@ def scheduler_config(
     """
     _check(platform, url_prefix, merge, tls=tls)
     scheme = "https" if tls else "http"
-    flags = SchedulerFlags()
+    flags = kube_scheduler_config.SchedulerFlags()
     version = ""
-    if platform is Platform.SECOND_SCHEDULER:
+    if platform is kube_scheduler_config.Platform.SECOND_SCHEDULER:
         # Its pods use the cluster's DNS.
         url_prefix = url_prefix or f"{scheme}://{EXTENDER.name}.{longhorn_namespace}.svc:{EXTENDER.port}"
     elif not url_prefix:
         url_prefix, flags, version = asyncio.run(_read(kubeconfig, context, longhorn_namespace))
         url_prefix = url_prefix if url_prefix.startswith("https:") else f"{scheme}{url_prefix.removeprefix('http')}"
-    registration = Registration(
+    registration = kube_scheduler_config.Registration(
         platform,
         url_prefix.rstrip("/"),
-        kubeconfig_path or flags.kubeconfig or default_kubeconfig(platform),
+        kubeconfig_path or flags.kubeconfig or kube_scheduler_config.default_kubeconfig(platform),
         pods,
         longhorn_namespace,
         scores,
     )
     print_result(_text(registration) if merge is None else _merge(merge, registration))
-    if merge is None and platform in REGISTERED and flags.config not in ("", configuration_path(platform)):
+    if (
+        merge is None
+        and platform in kube_scheduler_config.REGISTERED
+        and flags.config not in ("", kube_scheduler_config.configuration_path(platform))
+    ):
         warn(f"kube-scheduler already reads {flags.config}: copy it here, and print it with --merge {flags.config}")
-    for line in (*certificate_steps(registration), *steps(platform, pods, version)):
+    for line in (
+        *kube_scheduler_config.certificate_steps(registration),
+        *kube_scheduler_config.steps(platform, pods, version),
+    ):
         print_line(line, err=True)
 
 
-def _check(platform: Platform, url_prefix: str, merge: Path | None, *, tls: bool) -> None:
-    if platform is Platform.TALOS and merge is not None:
+def _check(platform: kube_scheduler_config.Platform, url_prefix: str, merge: Path | None, *, tls: bool) -> None:
+    if platform is kube_scheduler_config.Platform.TALOS and merge is not None:
         raise CoreError(
             "--merge: Talos keeps the configuration in its machine configuration; see docs/platforms/talos.md"
         )
@@ -133,25 +128,27 @@ def _check(platform: Platform, url_prefix: str, merge: Path | None, *, tls: bool
         raise CoreError(f"--url-prefix {url_prefix}: with --tls it begins with https://")
 
 
-def _text(registration: Registration) -> str:
-    if registration.platform is Platform.TALOS and registration.tls:
+def _text(registration: kube_scheduler_config.Registration) -> str:
+    if registration.platform is kube_scheduler_config.Platform.TALOS and registration.tls:
         raise CoreError(
             "--platform talos with TLS: write caData, certData and keyData of tlsConfig by hand (docs/platforms/talos.md)"
         )
-    path = configuration_path(registration.platform)
+    path = kube_scheduler_config.configuration_path(registration.platform)
     head = f"# {path} on every control-plane node. kube-scheduler reads it at its start only.\n" if path else ""
-    return head + yaml_text(yaml.safe_dump, printed_configuration(registration))
+    return head + yaml_text(yaml.safe_dump, kube_scheduler_config.printed_configuration(registration))
 
 
-def _merge(file: Path, registration: Registration) -> str:
+def _merge(file: Path, registration: kube_scheduler_config.Registration) -> str:
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise CoreError(f"--merge {file}: {getattr(error, 'strerror', None) or 'is not UTF-8'}") from error
-    return merge_configuration(f"--merge {file}", text, configuration(registration))
+    return merge_configuration(f"--merge {file}", text, kube_scheduler_config.configuration(registration))
 
 
-async def _read(kubeconfig: str | None, context: str | None, namespace: str) -> tuple[str, SchedulerFlags, str]:
+async def _read(
+    kubeconfig: str | None, context: str | None, namespace: str
+) -> tuple[str, kube_scheduler_config.SchedulerFlags, str]:
     from app.extender.installation_calls import read_loopback_port, read_scheduler_flags, read_service, read_version
     from app.kube.client import KubeClient
 

@@ -13,13 +13,13 @@ import typer
 
 from app.cli import cluster_source, options, render
 from app.settings import BestEffort
-from scheduler_core import errors, structs
+from scheduler_core import errors
 from scheduler_core.cluster.view import View
 from scheduler_core.evaluation.cluster_state import ClusterState
 from scheduler_core.model.quantity import format_bytes, format_count
 from scheduler_core.monitor import capacity_report, node_rows
 from scheduler_core.monitor.report import StatusReport, placement_problems, status_report
-from scheduler_core.structs import Struct
+from scheduler_core.structs import Struct, replace
 
 if TYPE_CHECKING:
     from rich import table as rich_table
@@ -178,7 +178,7 @@ class _Layout(Struct, frozen=True):
         letters = _ASCII_LETTERS if console.options.ascii_only else _LETTERS
         without_bar = cls(console.width >= _REASON_WIDTH, _NARROW_STATE, letters, grouped)
         width = console.width - _full_width(_usage_table(answer, without_bar, console), console) - 2
-        return structs.replace(without_bar, bar=min(width, _MAX_BAR) if width >= _MIN_BAR else 0)
+        return replace(without_bar, bar=min(width, _MAX_BAR) if width >= _MIN_BAR else 0)
 
 
 def print_usage(answer: dict[str, Any], console: render.Console, *, grouped: bool) -> None:

@@ -17,10 +17,10 @@ from app.cli import options as flags
 from app.cli.cluster_source import POD_PREFIXES, ClusterSource, ExplainedPod, Query, Rules
 from app.cli.render import Cell, Console, ListOutput, Refreshing, document, shorten, show_progress
 from app.settings import DEFAULT_NAMESPACE
+from scheduler_core import errors
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import MAX_DECISIONS, Competing, DecisionOutcome, FilterOptions
 from scheduler_core.decide.kube_scheduler_filters import kube_scheduler_refusals, pod_claims
-from scheduler_core.errors import CoreError
 from scheduler_core.evaluation.cluster_state import ClusterState
 from scheduler_core.longhorn.cluster import parse_time
 from scheduler_core.model import quantity
@@ -193,9 +193,9 @@ class Leader(Struct, frozen=True):
         flags.check_url(self.url)
         given = self.ca_file or self.cert_file or self.key_file or self.server_name
         if given and not self.url.startswith("https://"):
-            raise CoreError("--ca-file, --cert-file, --key-file and --server-name need --url https://HOST:PORT")
+            raise errors.CoreError("--ca-file, --cert-file, --key-file and --server-name need --url https://HOST:PORT")
         if bool(self.cert_file) != bool(self.key_file):
-            raise CoreError("--cert-file and --key-file go together")
+            raise errors.CoreError("--cert-file and --key-file go together")
 
 
 class _Decision(Struct):
@@ -261,7 +261,7 @@ def decisions(
             data: dict[str, Any] = json.loads(body)
             msgspec.convert(data, type=_Decisions)
         except (ValueError, msgspec.ValidationError) as error:
-            raise CoreError(f"the answer is not the extender's: {error}") from error
+            raise errors.CoreError(f"the answer is not the extender's: {error}") from error
         return data
 
     refreshing.show(read, output, _print, _pod_names)
@@ -271,10 +271,10 @@ def _query(pod: str | None, namespace: str | None, outcome: DecisionOutcome | No
     """Returns the parameters of the request, or raises a CoreError if the pod's name contradicts the namespace."""
     prefix, slash, name = (pod or "").partition("/")
     if pod is not None and (not pod or (slash and not (prefix and name))):
-        raise CoreError(f"'{pod}': the name of a pod is missing; see --help")
+        raise errors.CoreError(f"'{pod}': the name of a pod is missing; see --help")
     if slash and prefix.lower() not in POD_PREFIXES:
         if namespace not in (None, prefix):
-            raise CoreError(f"{pod}: contradicts --namespace {namespace}")
+            raise errors.CoreError(f"{pod}: contradicts --namespace {namespace}")
         namespace = prefix
     parameters = {
         "limit": str(limit),

@@ -13,8 +13,8 @@ from typer.core import TyperCommand
 
 from app.cli import cluster_source, render, what_if_changes
 from app.cli.options import namespace_option
+from scheduler_core import errors
 from scheduler_core.decide.decision import FilterOptions
-from scheduler_core.errors import CoreError
 from scheduler_core.model.quantity import format_bytes, format_count
 from scheduler_core.predict import predicted_replicas, timeline
 from scheduler_core.predict.prediction import (
@@ -210,7 +210,7 @@ def _check_place(file: Path) -> None:
     except OSError as error:
         problem = str(error.strerror)
     if problem:
-        raise CoreError(f"--html {file}: cannot be written: {problem}")
+        raise errors.CoreError(f"--html {file}: cannot be written: {problem}")
 
 
 def _remedies(

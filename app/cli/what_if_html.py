@@ -9,7 +9,7 @@ from pathlib import Path
 
 from app.api.page.rendering import environment
 from app.cli import options, what_if
-from scheduler_core.errors import CoreError
+from scheduler_core import errors
 from scheduler_core.model.quantity import format_bytes
 from scheduler_core.predict.prediction import Certainty, OrderPoint
 from scheduler_core.predict.situation import Origin
@@ -59,7 +59,7 @@ def write_report(file: Path, answer: what_if.WhatIf, verbs: Sequence[str], sourc
     try:
         file.write_text(environment().get_template(_TEMPLATE).render(context), encoding="utf-8")
     except OSError as error:
-        raise CoreError(f"--html {file}: cannot be written: {error.strerror}") from error
+        raise errors.CoreError(f"--html {file}: cannot be written: {error.strerror}") from error
 
 
 def step_plots(steps: Sequence[OrderPoint]) -> "list[LinePlot]":

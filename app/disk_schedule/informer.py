@@ -13,10 +13,10 @@ import msgspec
 
 from app.kube.reflector import Key
 from app.kube.store import Objects
+from scheduler_core import errors
 from scheduler_core.convert import disk_schedule as convert
 from scheduler_core.convert import meta, snapshot_kinds
 from scheduler_core.disk_schedule.writes import DISK_ALLOCATION
-from scheduler_core.errors import ObjectError
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.disk_schedule import BackingImageCopies, Fault
 from scheduler_core.structs import Struct
@@ -101,7 +101,7 @@ class Informer(Objects[InformerObject[_Value]]):
         metadata = meta.header(raw)
         try:
             value = self._read(raw)
-        except ObjectError as error:
+        except errors.ObjectError as error:
             value = Fault(error.field, error.problem)
         return InformerObject(metadata.name, metadata.version, value, _body(raw) if self._keep else _NO_BYTES)
 
@@ -176,7 +176,7 @@ def volume_label(raw: bytes) -> str:
     """Returns the volume that a replica's label names, "" for none; the replica itself may be unreadable."""
     try:
         return convert.VOLUME_OF_REPLICA.decode(raw)
-    except ObjectError:
+    except errors.ObjectError:
         return ""
 
 

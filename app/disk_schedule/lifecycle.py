@@ -34,8 +34,8 @@ from app.runtime import leader_loop, server
 from app.runtime.elector import Elector
 from app.runtime.event_recorder import EventRecorder
 from app.runtime.probes import Health, UnavailableError, probe_application
+from scheduler_core import errors
 from scheduler_core.convert import disk_schedule, kube, meta
-from scheduler_core.errors import CoreError
 from scheduler_core.leadership.election import ElectionTiming
 from scheduler_core.model.kube import FINISHED_PHASES
 from scheduler_core.structs import Struct
@@ -307,7 +307,7 @@ async def run_controllers(
     async with await connect() as client:
         problem = await refusal(client, options.namespace, mirror=options.mirror)
         if problem:
-            raise CoreError(problem)
+            raise errors.CoreError(problem)
         metrics = ControllerMetrics()
         election: leader_loop.Election = leader_loop.NoElection()
         if process.timing is not None:

@@ -10,7 +10,7 @@ from app.disk_schedule.controller import Controller
 from app.disk_schedule.informer import ImageObject, InformerObject, Version, VolumeObject, condition_of
 from app.kube.resources import LONGHORN_BACKING_IMAGES, LONGHORN_REPLICAS, LONGHORN_VOLUMES
 from app.runtime.work_queue import Requeue
-from scheduler_core import errors, structs
+from scheduler_core import errors
 from scheduler_core.convert import disk_schedule as convert
 from scheduler_core.convert.meta import header
 from scheduler_core.disk_schedule import backing_images
@@ -20,6 +20,7 @@ from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.model.disk_schedule import BackingImageCopies, DiskSchedule, Fault, RequestKind
 from scheduler_core.model.kube import Condition
 from scheduler_core.model.longhorn import Disk, Node, Replica
+from scheduler_core.structs import replace
 
 _EXPANSION_REASONS = frozenset(
     {disk_writes.EXPANSION_PENDING, disk_writes.EXPANSION_GRANTED, disk_writes.EXPANSION_REJECTED}
@@ -262,7 +263,7 @@ class ReplicaController(Controller):
             replica = self.cache.replicas.object_of(raw).value
             if isinstance(replica, Fault):
                 # It still shows whether it is being deleted.
-                replica = structs.replace(Replica(key, ""), deleting=header(raw).deleting)
+                replica = replace(Replica(key, ""), deleting=header(raw).deleting)
             writes = disk_writes.release_replica(replica, watches.readable(cached_schedules))
             await self.writer.write_all(
                 writes, writer.ReadObjects(cached_schedules, objects={(RequestKind.REPLICA, key): raw})

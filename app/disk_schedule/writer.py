@@ -28,11 +28,11 @@ from app.disk_schedule.informer import Informer, InformerObject
 from app.disk_schedule.watches import ControllerCache
 from app.kube.client import ApiError, KubeClient, pages
 from app.kube.resources import DISK_SCHEDULES, LONGHORN_BACKING_IMAGES, LONGHORN_REPLICAS, LONGHORN_VOLUMES, Resource
+from scheduler_core import errors
 from scheduler_core.convert import disk_schedule as convert
 from scheduler_core.convert.meta import header
 from scheduler_core.disk_schedule import writes as disk_writes
 from scheduler_core.disk_schedule.writes import set_requirement
-from scheduler_core.errors import CoreError
 from scheduler_core.model.disk_schedule import FINALIZER, Allocation, DiskSchedule, DiskScheduleSpec, Fault, RequestKind
 from scheduler_core.model.longhorn import VOLUME_LABEL
 from scheduler_core.structs import Struct, field
@@ -188,7 +188,7 @@ _OBJECTS = {RequestKind.REPLICA: LONGHORN_REPLICAS, RequestKind.BACKING_IMAGE: L
 _MAX_LABEL_LENGTH = 63
 
 
-class NotNowError(CoreError):
+class NotNowError(errors.CoreError):
     """This process may not write: it does not lead, or cannot decide now."""
 
 

@@ -28,10 +28,10 @@ from app.kube.client import ApiError, KubeClient
 from app.kube.resources import LONGHORN_REPLICAS
 from app.runtime.decision_thread import Urgency
 from app.schemas.state import GuardActivity
+from scheduler_core import errors
 from scheduler_core.convert import admission, meta, snapshot_kinds
 from scheduler_core.decide.decision import Competing, Contenders
 from scheduler_core.decide.extender_settings import ExtenderSettings, GuardMode
-from scheduler_core.errors import ObjectError
 from scheduler_core.guard import placement_guard
 from scheduler_core.model.longhorn import NODE_LABEL, Placement, Replica
 from scheduler_core.packing.budget import Budget
@@ -89,7 +89,7 @@ async def written_replicas(client: KubeClient, namespace: str, node: str) -> Seq
     for entry in meta.decode_json("ReplicaList", raw, _ReplicaList).items:
         try:
             replicas.append(snapshot_kinds.REPLICA.read(entry))
-        except ObjectError as error:
+        except errors.ObjectError as error:
             log.warning("a replica cannot be read", problem=str(error))
     return replicas
 
@@ -239,7 +239,7 @@ class PlacementGuard:
         before = self._cache.state().view.snapshot.replicas
         try:
             replicas = await self._context.written(node)
-        except (ApiError, ObjectError) as error:
+        except (ApiError, errors.ObjectError) as error:
             log.warning("a placement is decided by what the watches show", node=node, problem=str(error))
             return
         now = self._cache.state().view.snapshot.replicas

@@ -42,10 +42,10 @@ from app.extender.metrics import Metrics
 from app.kube.client import STRATEGIC_MERGE_PATCH, ApiError, KubeClient
 from app.kube.resources import MUTATING_WEBHOOKS, SECRETS
 from app.runtime.logs import ProblemLog
-from scheduler_core import errors, structs
+from scheduler_core import errors
 from scheduler_core.convert.meta import Metadata, Wire, decode_json
 from scheduler_core.leadership.endpoint_slice import PLACEMENT_GUARD
-from scheduler_core.structs import Struct
+from scheduler_core.structs import Struct, replace
 
 log = structlog.get_logger("certificate")
 
@@ -96,13 +96,13 @@ class Certificates:
         return "serving" if _is_due(self.serving.certificate, now) or self.serving.problem(host, now) else ""
 
     def renew_serving(self, host: str, now: datetime) -> "Certificates":
-        return structs.replace(self, serving=_sign_serving(self.authorities[0], self.authority_key, host, now))
+        return replace(self, serving=_sign_serving(self.authorities[0], self.authority_key, host, now))
 
     def renew_authority(self, host: str, now: datetime) -> "Certificates":
         """Returns a new authority with a serving certificate; the authorities before are trusted until they expire."""
         renewed = issue(host, now)
         valid = tuple(entry for entry in self.authorities if entry.not_valid_after_utc > now)
-        return structs.replace(renewed, authorities=(*renewed.authorities, *valid))
+        return replace(renewed, authorities=(*renewed.authorities, *valid))
 
     def encode(self) -> dict[str, bytes]:
         authority = {AUTHORITIES_KEY: self.bundle, AUTHORITY_KEY_KEY: private_pem(self.authority_key)}

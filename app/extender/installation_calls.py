@@ -20,10 +20,10 @@ import msgspec
 from app.kube import resources
 from app.kube.client import ApiError, KubeClient, pages
 from app.settings import NO_BROWSER
+from scheduler_core import errors
 from scheduler_core.convert import installed_objects, leadership
-from scheduler_core.errors import CoreError
 from scheduler_core.installation.facts import ProbeResult, leading_pod
-from scheduler_core.installation.scheduler_config import SchedulerFlags, flags
+from scheduler_core.installation.kube_scheduler_config import SchedulerFlags, flags
 from scheduler_core.leadership.endpoint_slice import EXTENDER
 from scheduler_core.longhorn.csi_driver import DRIVER
 from scheduler_core.model.installation import DEFAULT_SCHEDULER, InstalledPod, ServiceAddress
@@ -130,14 +130,14 @@ def direct_call(url: str, ca: str = "", certificate: str = "", private_key: str 
     try:
         context = ssl.create_default_context(cafile=ca or None)
     except OSError as error:
-        raise CoreError(f"--ca-file {ca}: {_file_problem(error, 'holds no certificate')}") from error
+        raise errors.CoreError(f"--ca-file {ca}: {_file_problem(error, 'holds no certificate')}") from error
     try:
         if certificate:
             # Without a password OpenSSL would ask for that of an encrypted key on the terminal.
             context.load_cert_chain(certificate, private_key, password="")
     except OSError as error:
         problem = _file_problem(error, "are no certificate and its key")
-        raise CoreError(f"--cert-file {certificate}, --key-file {private_key}: {problem}") from error
+        raise errors.CoreError(f"--cert-file {certificate}, --key-file {private_key}: {problem}") from error
 
     async def ask(where: str) -> bytes:
         timeout = aiohttp.ClientTimeout(_TIMEOUT)
@@ -185,7 +185,7 @@ async def leader_call(client: KubeClient, namespace: str) -> Ask:
     """
     service = await read_service(client, namespace)
     if service is not None and service.tls:
-        raise CoreError(
+        raise errors.CoreError(
             f"the extender in namespace {namespace} requires TLS, and the API server has no certificate to show; see --url, "
             "--ca-file, --cert-file, --key-file and docs/tls.md"
         )
@@ -193,7 +193,7 @@ async def leader_call(client: KubeClient, namespace: str) -> Ask:
     raw = await client.find(resources.LEASES.path(namespace, EXTENDER.name))
     leader = leading_pod([pod for pod in pods if pod.live], leadership.lease(raw).holder if raw is not None else "")
     if leader is None:
-        raise CoreError(
+        raise errors.CoreError(
             f"no pod in namespace {namespace} leads the extender; see --longhorn-namespace, --url and `longhorn-extender doctor`"
         )
     return proxy_call(client, leader)
@@ -230,7 +230,7 @@ class Probe:
         try:
             await self._create_all()
             return await self._observe()
-        except CoreError as error:
+        except errors.CoreError as error:
             return ProbeResult(problem=str(error))
         finally:
             await self._remove_despite_signals()

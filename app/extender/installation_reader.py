@@ -13,18 +13,18 @@ import msgspec
 from app.extender import installation_calls, offer_store
 from app.kube import cluster_cache, resources
 from app.kube.client import ApiError, KubeClient, pages
-from scheduler_core import errors, structs
+from scheduler_core import errors
 from scheduler_core.convert import installed_objects, kube, leadership, meta, snapshot_kinds
 from scheduler_core.decide.extender_settings import ExtenderSettings, SettingsHistory, SettingsSource
 from scheduler_core.installation.facts import PROGRAM, Caller, GuardTrial, Installation, ProbeResult, ProcessReport
-from scheduler_core.installation.scheduler_config import SECOND_SCHEDULER
+from scheduler_core.installation.kube_scheduler_config import SECOND_SCHEDULER
 from scheduler_core.leadership.election import LEASE_NAME
 from scheduler_core.leadership.endpoint_slice import EXTENDER, PLACEMENT_GUARD, PLACEMENT_GUARD_STANDBY
 from scheduler_core.longhorn.cluster import parse_time
 from scheduler_core.longhorn.csi_driver import DRIVER
 from scheduler_core.model.installation import DEFAULT_SCHEDULER, InstalledPod, Permission, SchedulingFailure
 from scheduler_core.model.kube import StorageClass
-from scheduler_core.structs import Struct
+from scheduler_core.structs import Struct, replace
 
 _REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 _SYSTEM_NAMESPACE = "kube-system"
@@ -123,7 +123,7 @@ class InstallationReader:
         trial = await self._try_guard(facts) if facts.guard_installed else None
         denied = await self._missing_permissions(facts)
         failures = await self._failures(facts.now)
-        return structs.replace(
+        return replace(
             facts, reports=reports, guard_trial=trial, denied=denied, failures=failures, unknown=tuple(self._unknown)
         )
 
@@ -147,11 +147,11 @@ class InstallationReader:
         options = self._options.probe
         if options is None:
             return None, None
-        asking = installation_calls.Probe(self._client, structs.replace(options, scheduler_name=scheduler))
+        asking = installation_calls.Probe(self._client, replace(options, scheduler_name=scheduler))
         if not without_resource:
             return await asking.run(), None
         plain = installation_calls.Probe(
-            self._client, structs.replace(options, scheduler_name=DEFAULT_SCHEDULER, requests_extender=False)
+            self._client, replace(options, scheduler_name=DEFAULT_SCHEDULER, requests_extender=False)
         )
         # Not gather: it would end before both have removed what they created.
         async with asyncio.TaskGroup() as group:
@@ -274,7 +274,7 @@ class InstallationReader:
 
         def way_to(pod: InstalledPod) -> installation_calls.Ask:
             if probes_only:
-                return installation_calls.proxy_call(self._client, structs.replace(pod, port=pod.probe_port))
+                return installation_calls.proxy_call(self._client, replace(pod, port=pod.probe_port))
             if self._options.url and pod is facts.leader:
                 return installation_calls.direct_call(self._options.url)
             return installation_calls.proxy_call(self._client, pod)

@@ -21,7 +21,7 @@ from app.evaluator import Evaluator, StateSource
 from app.kube.client import ApiError, KubeClient
 from app.kube.resources import PODS
 from app.runtime.decision_thread import Turns
-from scheduler_core import caches, errors, structs
+from scheduler_core import caches, errors
 from scheduler_core.cluster.update import build_view, empty_snapshot
 from scheduler_core.cluster.view import View
 from scheduler_core.convert import generic, snapshot_kinds
@@ -30,7 +30,7 @@ from scheduler_core.decide.decision import Competing, Contenders, Decision
 from scheduler_core.evaluation.contention import Contention, EquivalenceCache
 from scheduler_core.model.kube import Pod
 from scheduler_core.offers.ledger import Ledger
-from scheduler_core.structs import Struct, field
+from scheduler_core.structs import Struct, field, replace
 from scheduler_core.volumes.demand_index import DemandIndex
 from scheduler_core.volumes.resolve import exceeds_attach_limit, missing_storage_classes, resolve
 
@@ -331,7 +331,7 @@ class Nudger:
         if isinstance(contenders, Competing):
             ledger = self._pending.add_to(contenders.ledger)
             # No later request has these contenders, so that the results are not cached.
-            return structs.replace(contenders, ledger=ledger, equivalence=EquivalenceCache())
+            return replace(contenders, ledger=ledger, equivalence=EquivalenceCache())
         return Competing(self._no_demand, self._pending.add_to(self._no_offers), self._contention, EquivalenceCache())
 
     async def _write(self, pod: Pod, refusal: RefusedPod) -> None:

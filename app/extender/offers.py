@@ -28,7 +28,7 @@ from scheduler_core.decide import offered_nodes
 from scheduler_core.decide.decision import NO_CONTENDERS, NO_SCORES, Competing, Contenders, Decision
 from scheduler_core.decide.extender_settings import ExtenderSettings
 from scheduler_core.errors import MissingObjectError, ResolutionError
-from scheduler_core.evaluation.competitors import NO_REQUESTER, ContentionQuery
+from scheduler_core.evaluation.competing_volumes import NO_REQUESTER, ContentionQuery
 from scheduler_core.evaluation.contention import Contention, EquivalenceCache
 from scheduler_core.model import kube, verdict
 from scheduler_core.offers import outstanding_offer

@@ -23,9 +23,9 @@ import structlog
 from app.evaluator import Evaluator, StateSource
 from app.extender.metrics import Metrics, Outstanding
 from app.runtime import decision_thread, wait_at_most
+from scheduler_core import errors
 from scheduler_core.cluster.view import View
 from scheduler_core.decide import decision, offered_nodes
-from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.contention import Contention
 from scheduler_core.model import kube, longhorn
 from scheduler_core.monitor import demand_monitor, overbooking_monitor
@@ -214,7 +214,7 @@ class Placements:
         try:
             if not unlisted_volumes(followed.pod, followed.node, view, require_best_effort=required):
                 return _FollowEnd.PLACED
-        except ResolutionError as error:
+        except errors.ResolutionError as error:
             log.debug("cannot tell yet what is awaited", pod=followed.pod.key, problem=str(error))
         gone = followed.seen if current is None else not current.live
         followed.seen |= current is not None

@@ -19,11 +19,11 @@ from app.extender.node_losses import NodeLosses
 from app.runtime.decision_thread import Urgency
 from app.schemas.remedies_answer import RemedyAnswer, remedy_answer
 from app.settings import DEFAULT_NAMESPACE
+from scheduler_core import errors
 from scheduler_core.caches import LruMap
 from scheduler_core.decide.decision import Contenders, Decision
 from scheduler_core.decide.explain import Explanation, explain_part
 from scheduler_core.decide.filter import filter_nodes
-from scheduler_core.errors import CoreError
 from scheduler_core.evaluation.cluster_state import ClusterState
 from scheduler_core.generic.predicates import UNSCHEDULABLE
 from scheduler_core.model import kube, snapshot
@@ -223,7 +223,7 @@ class StatusReporter:
 
         try:
             return DrainReport(node, await self._evaluator.run(work, Urgency.BACKGROUND))
-        except CoreError as error:
+        except errors.CoreError as error:
             return DrainReport(node, problem=str(error))
 
     async def remedies(self, pods: Sequence[kube.Pod], wait: float) -> list[tuple[RemedyAnswer, ...] | None]:
@@ -246,7 +246,7 @@ class StatusReporter:
 
         try:
             return await self._evaluator.run(find, Urgency.BACKGROUND)
-        except CoreError:
+        except errors.CoreError:
             # The page of the pod says why nothing can be decided about it.
             return ()
 

@@ -13,10 +13,10 @@ from app.evaluator import Evaluator
 from app.policy import PolicyInForce
 from app.runtime.probes import ALWAYS_AVAILABLE, Availability, HungUp, UnavailableError, check
 from app.schemas.decision import PolicyAnswer
+from scheduler_core import errors
 from scheduler_core.decide.decision import NO_CONTENDERS, NO_SCORES, Competing, Contenders, Decision
 from scheduler_core.decide.explain import Explanation
 from scheduler_core.decide.offered_nodes import may_narrow
-from scheduler_core.errors import ResolutionError
 from scheduler_core.generic import cycle_state, scheduler
 from scheduler_core.generic.policy import priorities_read_longhorn
 from scheduler_core.model.kube import Pod
@@ -214,7 +214,7 @@ class Verbs:
             return NO_SCORES
         try:
             return await self._scores(pod, names)
-        except (ResolutionError, cycle_state.UndecidableError) as error:
+        except (errors.ResolutionError, cycle_state.UndecidableError) as error:
             # Without scores the pod can still be decided about; what else is wrong with it, that decision says.
             log.warning("scores are missing", pod=pod.key, uid=pod.uid, error=str(error))
             return NO_SCORES

@@ -24,6 +24,7 @@ from app.kube.client import ApiError, KubeClient, pages
 from app.kube.reflector import Decode, Key, Timing
 from app.kube.resources import LONGHORN_NODES, LONGHORN_SETTINGS, NAMESPACES, STATEFUL_SETS, Resource
 from app.kube.store import Objects, Store, Watch, intern_texts
+from scheduler_core import errors
 from scheduler_core.cluster.update import build_view
 from scheduler_core.convert.redact import (
     keep_selected_labels,
@@ -34,7 +35,6 @@ from scheduler_core.convert.redact import (
 )
 from scheduler_core.convert.snapshot_kinds import KINDS, PREDICTED_KINDS, SnapshotKind, build_snapshot, group_of
 from scheduler_core.decide.extender_settings import NODE_RESERVATION_TIMEOUT, POD_SCHEDULING_TIMEOUT
-from scheduler_core.errors import MissingObjectError, ObjectError, ResolutionError
 from scheduler_core.evaluation.cluster_state import ClusterState
 from scheduler_core.longhorn.settings import FIELDS_BY_SETTING
 from scheduler_core.model import installation, kube
@@ -149,7 +149,7 @@ class ClusterCache(Store):
             await asyncio.sleep(_REACH_CHECK_INTERVAL)
         return True
 
-    async def fetch(self, missing: MissingObjectError) -> bool:
+    async def fetch(self, missing: errors.MissingObjectError) -> bool:
         """GETs an object that no watch has delivered; returns whether it exists. Raises a ResolutionError if it exists
         and cannot be read, or the API server does not answer.
         """
@@ -178,16 +178,16 @@ class ClusterCache(Store):
         # Without one of them the path would be that of a collection.
         if not namespace or not name:
             return None
-        missing = MissingObjectError("Pod", f"{namespace}/{name}", "a request")
+        missing = errors.MissingObjectError("Pod", f"{namespace}/{name}", "a request")
         raw = await self._get(missing, resources.PODS.path(namespace, name))
         _, pod = (None, None) if raw is None else _decode(KINDS[resources.PODS.group, resources.PODS.kind], raw)
         return pod if isinstance(pod, kube.Pod) else None
 
-    async def _get(self, missing: MissingObjectError, path: str) -> bytes | None:
+    async def _get(self, missing: errors.MissingObjectError, path: str) -> bytes | None:
         try:
             return await self._client.find(path, FETCH_TIMEOUT)
         except ApiError as error:
-            raise ResolutionError(f"cannot look for {missing.kind} {missing.name}: {error}") from error
+            raise errors.ResolutionError(f"cannot look for {missing.kind} {missing.name}: {error}") from error
 
     @contextmanager
     def listening(self, *keys: ObjectKey) -> Iterator[asyncio.Event]:
@@ -231,8 +231,8 @@ class ClusterCache(Store):
 def _decode(kind: SnapshotKind, raw: bytes) -> tuple[Key, object | None]:
     try:
         return kind.decode(raw)
-    except ObjectError as error:
-        raise ResolutionError(f"{error}, so nothing can be decided") from error
+    except errors.ObjectError as error:
+        raise errors.ResolutionError(f"{error}, so nothing can be decided") from error
 
 
 def _decoder(kind: SnapshotKind, objects: Objects[object]) -> Decode[object]:
@@ -346,7 +346,7 @@ async def _list_objects(  # noqa: PLR0913 # what makes one list differ from anot
             for raw in page.items:
                 try:
                     objects.append(redact_object(raw))
-                except ObjectError as error:
+                except errors.ObjectError as error:
                     warn(f"left out: {error}")
     except ApiError as error:
         if error.forbidden and warning:

@@ -18,9 +18,9 @@ from app.kube.client import KubeClient
 from app.kube.reflector import CacheStatus, Decode, Key, Timing
 from app.kube.resources import Resource
 from app.kube.store import Objects, Store, Watch, intern_texts
+from scheduler_core import errors
 from scheduler_core.convert import generic
 from scheduler_core.convert.fields import Fields
-from scheduler_core.errors import ObjectError
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.model.generic import Controller
 from scheduler_core.model.kube import Pod
@@ -53,7 +53,7 @@ def _decode(kind: Fields[Any], key: Callable[[Any], Key], raw: bytes | msgspec.R
 def _decode_pod(raw: bytes | msgspec.Raw) -> tuple[Key, generic.PendingPod | None]:
     try:
         pending = generic.pending_pod(raw)
-    except ObjectError as error:
+    except errors.ObjectError as error:
         key_without_node = generic.unbound_pod_key(raw)
         if key_without_node is None:
             raise

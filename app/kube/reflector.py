@@ -24,8 +24,8 @@ from aiohttp.http_exceptions import LineTooLong
 
 from app.kube.client import ApiError, KubeClient, newest_version, one_line, pages
 from app.kube.resources import Resource
+from scheduler_core import errors
 from scheduler_core.backoff import Backoff
-from scheduler_core.errors import ObjectError
 from scheduler_core.model.quantity import format_bytes
 from scheduler_core.structs import Struct
 
@@ -240,7 +240,7 @@ class Reflector(Generic[_Value]):
     def _decode_into(self, objects: dict[Key, _Value], unreadable: dict[Key | None, str], raw: msgspec.Raw) -> None:
         try:
             key, value = self._decode(raw)
-        except ObjectError as error:
+        except errors.ObjectError as error:
             name: Key | None = None
             with suppress(msgspec.DecodeError):
                 meta = msgspec.json.decode(raw, type=_Object).metadata
@@ -350,7 +350,7 @@ class Reflector(Generic[_Value]):
         self.status.unreadable.pop(name, None)
         try:
             key, value = self._decode(event.object)
-        except ObjectError as error:
+        except errors.ObjectError as error:
             if not deleted:
                 self.status.unreadable[name] = str(error)
                 log.warning("left out an object that cannot be read", problem=str(error))

@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from app.kube.resources import LONGHORN_NODES
+from scheduler_core import errors
 from scheduler_core.convert import generic, json_text, kubectl, meta, snapshot_kinds
 from scheduler_core.decide.kube_scheduler_filters import VolumeAffinity
-from scheduler_core.errors import CoreError, ObjectError, SettingError
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.policy import Policy
 from scheduler_core.longhorn.settings import Settings
@@ -32,7 +32,7 @@ _SILENTLY_IGNORED = frozenset({("Namespace", ""), ("StatefulSet", "apps")})
 _Result = TypeVar("_Result")
 
 
-class SnapshotFileError(CoreError):
+class SnapshotFileError(errors.CoreError):
     """A file cannot be read as Kubernetes objects. The text names file, object and field."""
 
 
@@ -222,13 +222,13 @@ def read_from(source: str, read: Callable[[], _Result]) -> _Result:
     """
     try:
         return read()
-    except ObjectError as error:
+    except errors.ObjectError as error:
         from app.kube.yaml_text import position
 
         # Standard input cannot be read a second time.
         place = "" if source == STDIN else position(_read_bytes(source), error)
         raise SnapshotFileError(": ".join(part for part in (source, place, str(error)) if part)) from error
-    except SettingError as error:
+    except errors.SettingError as error:
         raise SnapshotFileError(f"{source}: {error}") from error
 
 
@@ -291,7 +291,7 @@ def _read_generic(
 
 def _check_new(key: object, known: Mapping[Any, object], kind: str, raw: object) -> None:
     if key in known:
-        raise ObjectError(meta.object_name(kind, raw), "", "is in the file twice")
+        raise errors.ObjectError(meta.object_name(kind, raw), "", "is in the file twice")
 
 
 def _policy_warnings(state: GenericClusterState, pods: Iterable[generic.PendingPod], policy: Policy) -> Iterator[str]:

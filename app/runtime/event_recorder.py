@@ -19,10 +19,10 @@ import structlog
 from app.kube.client import ApiError, KubeClient
 from app.kube.resources import EVENTS
 from app.runtime.work_queue import Requeue, WorkQueue
-from scheduler_core import caches, errors, structs
+from scheduler_core import caches, errors
 from scheduler_core.backoff import Backoff
 from scheduler_core.convert.kube import ObjectEvent, ObjectReference, event_patch, new_event
-from scheduler_core.structs import Struct
+from scheduler_core.structs import Struct, replace
 
 log = structlog.get_logger("outbox")
 
@@ -186,7 +186,7 @@ class EventRecorder:
             self._events.put(name, recorded)
         else:
             before = recorded.event
-            recorded.event = structs.replace(before, message=message, last=time, count=before.count + 1)
+            recorded.event = replace(before, message=message, last=time, count=before.count + 1)
         since = self._clock() - recorded.written_at
         if message == recorded.written and since < REPEAT_SECONDS:
             return

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from scheduler_core import errors, structs
+from scheduler_core import errors
 from scheduler_core.convert.generic import PendingPod
 from scheduler_core.generic import cluster_state, scheduler
 from scheduler_core.generic.policy import (
@@ -18,7 +18,7 @@ from scheduler_core.generic.policy import (
     unsupported_message,
 )
 from scheduler_core.model.kube import Pod
-from scheduler_core.structs import Struct
+from scheduler_core.structs import Struct, replace
 
 if TYPE_CHECKING:
     from app.scheduler.cache import LonghornSnapshot
@@ -39,7 +39,7 @@ def decide(  # noqa: PLR0913, PLR0917 # the inputs of a decision
     closed = node_refusals(pod, state, policy) if unsupported is UnsupportedMode.REFUSE else {}
     open_nodes = [name for name in state.node_names if name not in closed] if closed else None
     result = scheduler.schedule(pod, open_nodes, state, policy, select_host, facts_for)
-    return structs.replace(result, unavailable={**result.unavailable, **closed}) if closed else result
+    return replace(result, unavailable={**result.unavailable, **closed}) if closed else result
 
 
 class PlacedPod(Struct, frozen=True, rename={"best": "equallyGood"}):

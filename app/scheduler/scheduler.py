@@ -25,8 +25,8 @@ from app.scheduler.api_calls import ERROR, SCHEDULED, UNSCHEDULABLE, Binder, Pod
 from app.scheduler.cache import LonghornCache, SchedulerCache, binding_changes, kinds_required
 from app.scheduler.decision import decide
 from app.scheduler.scheduling_queue import SchedulingQueue
+from scheduler_core import errors
 from scheduler_core.convert.generic import POD_REASON_SCHEDULER_ERROR, POD_REASON_UNSCHEDULABLE, PendingPod
-from scheduler_core.errors import ResolutionError
 from scheduler_core.generic.policy import (
     Policy,
     UnsupportedMode,
@@ -225,7 +225,7 @@ class GenericScheduler:
                 problem = f"{unsupported_message(unread)}; see --unsupported-constraints" if unread else ""
             try:
                 result = None if problem else await self._decide(pending)
-            except ResolutionError as error:
+            except errors.ResolutionError as error:
                 problem = str(error)
             # The pod has changed and will be tried again, or is gone; or this process does not lead any more.
             if not self.queue.is_unchanged(pending) or not self._may_write():

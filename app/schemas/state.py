@@ -10,7 +10,7 @@ from scheduler_core.cluster.view import View
 from scheduler_core.decide.extender_settings import Enforcement
 from scheduler_core.decide.nudge_limits import WaitingPod
 from scheduler_core.disk_schedule.allocation import claimed_bytes
-from scheduler_core.evaluation.competitors import identity
+from scheduler_core.evaluation.competing_volumes import identity
 from scheduler_core.guard.placement_guard import GuardState
 from scheduler_core.longhorn.space import DiskSpace
 from scheduler_core.model import longhorn

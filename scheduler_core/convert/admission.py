@@ -12,11 +12,8 @@ from typing import Any
 
 import msgspec
 
-from scheduler_core.convert.fields import value_at
-from scheduler_core.convert.installed_objects import ANSWERED, is_probe_replica
-from scheduler_core.convert.meta import Wire, decode_object
-from scheduler_core.convert.snapshot_kinds import LONGHORN_GROUP, REPLICA
-from scheduler_core.errors import ObjectError
+from scheduler_core import errors
+from scheduler_core.convert import fields, installed_objects, meta, snapshot_kinds
 from scheduler_core.model import longhorn
 from scheduler_core.model.longhorn import DISK_LABEL, NODE_LABEL, REVIEWED, Placement
 from scheduler_core.structs import Struct
@@ -25,18 +22,20 @@ JsonPatch = list[dict[str, Any]]
 
 
 _REVIEW = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}
-_MIGRATION_ENGINE = value_at("Replica.longhorn.io", "spec.migrationEngineName", "")
-_ANNOTATIONS = value_at("Replica.longhorn.io", "metadata.annotations", dict[str, str]())
+_MIGRATION_ENGINE = fields.value_at("Replica.longhorn.io", "spec.migrationEngineName", "")
+_ANNOTATIONS = fields.value_at("Replica.longhorn.io", "metadata.annotations", dict[str, str]())
 # What a diagnosis reads in the object that it would have created.
-TRIAL_PATCH = [{"op": "add", "path": f"/metadata/annotations/{ANSWERED.replace('/', '~1')}", "value": "true"}]
+TRIAL_PATCH = [
+    {"op": "add", "path": f"/metadata/annotations/{installed_objects.ANSWERED.replace('/', '~1')}", "value": "true"}
+]
 
 
-class _Kind(Wire):
+class _Kind(meta.Wire):
     group: str = ""
     kind: str = ""
 
 
-class _Request(Wire):
+class _Request(meta.Wire):
     uid: str
     kind: _Kind | None = None
     operation: str = ""
@@ -45,7 +44,7 @@ class _Request(Wire):
     old: Any = msgspec.field(default=None, name="oldObject")
 
 
-class _Review(Wire):
+class _Review(meta.Wire):
     request: _Request
     api_version: str = ""
     kind: str = ""
@@ -63,14 +62,16 @@ class AdmissionRequest(Struct, frozen=True):
 
 def admission_request(review: object) -> AdmissionRequest:
     """Reads a decoded AdmissionReview of admission.k8s.io/v1."""
-    wire = decode_object(_REVIEW["kind"], review, _Review)
+    wire = meta.decode_object(_REVIEW["kind"], review, _Review)
     for (field, expected), value in zip(_REVIEW.items(), (wire.api_version, wire.kind), strict=True):
         if value != expected:
-            raise ObjectError(_REVIEW["kind"], field, f"is {value[:64]!r}, not {expected!r}")
+            raise errors.ObjectError(_REVIEW["kind"], field, f"is {value[:64]!r}, not {expected!r}")
     request = wire.request
     if not request.uid:
-        raise ObjectError(_REVIEW["kind"], "request.uid", "is empty")
-    is_trial = bool(request.dry_run) and request.operation == "CREATE" and is_probe_replica(request.new)
+        raise errors.ObjectError(_REVIEW["kind"], "request.uid", "is empty")
+    is_trial = (
+        bool(request.dry_run) and request.operation == "CREATE" and installed_objects.is_probe_replica(request.new)
+    )
     placement, has_annotations = _placement_of(request)
     return AdmissionRequest(request.uid, bool(request.dry_run), placement, is_trial, has_annotations)
 
@@ -111,17 +112,17 @@ def _fields(placement: Placement) -> dict[str, str]:
 def _placement_of(request: _Request) -> tuple[Placement | str, bool]:
     """Returns the placement or what is wrong with it, and whether the object has annotations."""
     kind = request.kind or _Kind()
-    if (kind.group, kind.kind) != (LONGHORN_GROUP, "Replica"):
+    if (kind.group, kind.kind) != (snapshot_kinds.LONGHORN_GROUP, "Replica"):
         return f"the object is no replica but a {kind.kind!r} of group {kind.group!r}", False
     if request.operation != "UPDATE":
         # A replica that is created with a disk is a restore.
         return f"the operation is {request.operation!r}, not 'UPDATE'", False
     try:
-        old = REPLICA.read(request.old)
-        new = REPLICA.read(request.new)
+        old = snapshot_kinds.REPLICA.read(request.old)
+        new = snapshot_kinds.REPLICA.read(request.new)
         migration = _MIGRATION_ENGINE.read(request.new)
         annotations = _ANNOTATIONS.read(request.new)
-    except ObjectError as error:
+    except errors.ObjectError as error:
         return str(error), False
     if migration:
         return "the replica belongs to a migration", False

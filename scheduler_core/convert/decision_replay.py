@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from scheduler_core.errors import CoreError
+from scheduler_core import errors
 from scheduler_core.structs import Struct
 
 _PROGRESS_INTERVAL = 500
@@ -19,7 +19,7 @@ _Schema = TypeVar("_Schema")
 Vector = dict[str, Any]
 
 
-class InputError(CoreError):
+class InputError(errors.CoreError):
     """A file does not hold recorded decisions."""
 
 
@@ -69,7 +69,7 @@ class Runner(Struct, Generic[_Schema], frozen=True):
                 print("\r", end="", file=sys.stderr)
             if not total:
                 raise InputError(f"no recorded decision in {', '.join(map(str, files))}")
-        except CoreError as error:
+        except errors.CoreError as error:
             print(f"error: {error}", file=sys.stderr)
             return 2
         print(f"{total - failed} passed, {failed} failed")

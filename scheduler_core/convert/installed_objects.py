@@ -12,11 +12,11 @@ from typing import Annotated, Any
 
 import msgspec
 
+from scheduler_core import errors
 from scheduler_core.convert.fields import Fields, list_of, value_at
 from scheduler_core.convert.kube import CLAIM_VOLUME, pod_volumes
 from scheduler_core.convert.meta import Metadata, Wire, WireCondition, conditions, decode_json
 from scheduler_core.convert.pod_constraints import WireResources
-from scheduler_core.errors import ObjectError
 from scheduler_core.leadership.endpoint_slice import EXTENDER_WITH_TLS, PLACEMENT_GUARD
 from scheduler_core.model import constraints, installation, kube
 from scheduler_core.structs import Struct
@@ -247,7 +247,7 @@ _ANSWER = value_at("Replica.longhorn.io", f"metadata.annotations[{ANSWERED}]", "
 def is_probe_replica(new: object) -> bool:
     try:
         return _REPLICA_NAME.read(new) == TAG
-    except ObjectError:
+    except errors.ObjectError:
         return False
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
+from scheduler_core import errors
 from scheduler_core.convert import pod_constraints
 from scheduler_core.convert.fields import Fields, list_of, value_at
 from scheduler_core.convert.meta import Metadata, OwnerReference, Wire, WireCondition, conditions, subject
-from scheduler_core.errors import ObjectError, OversizeError
 from scheduler_core.model import generic, kube
 from scheduler_core.model.constraints import LabelSelector, Requirement
 from scheduler_core.model.kube import condition
@@ -46,16 +46,16 @@ def pod_volumes(metadata: Metadata, volumes: list[Any] | None) -> tuple[kube.Cla
     for index, volume in enumerate(volumes or ()):
         if volume.persistentVolumeClaim is not None:
             if not volume.persistentVolumeClaim.claimName:
-                raise ObjectError("", f"spec.volumes[{index}].persistentVolumeClaim.claimName", "is empty")
+                raise errors.ObjectError("", f"spec.volumes[{index}].persistentVolumeClaim.claimName", "is empty")
             claim_volumes.append(kube.ClaimVolume(volume.name, volume.persistentVolumeClaim.claimName))
         elif volume.ephemeral is not None:
             claim = f"{metadata.name}-{volume.name}"
             try:
                 spec = _CLAIM_SPEC.construct(volume.ephemeral.volumeClaimTemplate or CLAIM.wire())
                 claim_volumes.append(kube.ClaimVolume(volume.name, claim, spec, ephemeral=True))
-            except OversizeError as error:
+            except errors.OversizeError as error:
                 # The API server accepts such a pod, and its controllers create such a claim.
-                problem = str(OversizeError(subject("Pod", metadata), error.field, error.problem))
+                problem = str(errors.OversizeError(subject("Pod", metadata), error.field, error.problem))
                 claim_volumes.append(
                     kube.ClaimVolume(volume.name, claim, kube.ClaimSpec(), ephemeral=True, problem=problem)
                 )

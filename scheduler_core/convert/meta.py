@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from scheduler_core.errors import ObjectError
+from scheduler_core import errors
 from scheduler_core.model.kube import Condition
 from scheduler_core.structs import Struct
 
@@ -74,9 +74,9 @@ def decode_object(kind: str, raw: object, wire: type[_AnyWire]) -> _AnyWire:
         return msgspec.convert(raw, wire)
     except msgspec.ValidationError as error:
         problem, _, path = str(error).partition(" - at `$")
-        raise ObjectError(object_name(kind, raw), path.strip("`.").removeprefix("."), problem) from error
+        raise errors.ObjectError(object_name(kind, raw), path.strip("`.").removeprefix("."), problem) from error
     except RecursionError as error:
-        raise ObjectError(object_name(kind, raw), "", "is nested too deeply") from error
+        raise errors.ObjectError(object_name(kind, raw), "", "is nested too deeply") from error
 
 
 def decode_json(kind: str, raw: bytes | msgspec.Raw, wire: type[_AnyWire]) -> _AnyWire:
@@ -87,7 +87,7 @@ def decode_json(kind: str, raw: bytes | msgspec.Raw, wire: type[_AnyWire]) -> _A
         except msgspec.ValidationError:
             return decode_object(kind, msgspec.json.decode(raw), wire)  # its error names the object
     except (msgspec.DecodeError, RecursionError) as error:
-        raise ObjectError(kind, "", f"is not JSON: {error}") from error
+        raise errors.ObjectError(kind, "", f"is not JSON: {error}") from error
 
 
 def object_name(kind: str, raw: object) -> str:
@@ -126,7 +126,7 @@ def header(raw: bytes | msgspec.Raw) -> Header:
     try:
         return msgspec.json.decode(raw, type=_Object).metadata
     except msgspec.DecodeError as error:
-        raise ObjectError("an object", "metadata", str(error)) from error
+        raise errors.ObjectError("an object", "metadata", str(error)) from error
 
 
 def stored_body(raw: bytes) -> dict[str, Any]:

@@ -10,14 +10,14 @@ from typing import Any
 
 import msgspec
 
-from scheduler_core import errors, structs
+from scheduler_core import errors
 from scheduler_core.convert import disk_schedule, generic, kube, meta
 from scheduler_core.convert.fields import Fields, map_of, value_at
 from scheduler_core.convert.kube import DISRUPTION_BUDGET
 from scheduler_core.model import disk_schedule as model
 from scheduler_core.model import longhorn
 from scheduler_core.model.snapshot import NamespacedName, Snapshot
-from scheduler_core.structs import Struct
+from scheduler_core.structs import Struct, replace
 
 _DISK = Fields("", longhorn.Disk)
 
@@ -87,7 +87,7 @@ def redacted_disk_schedule(wire: RedactedDiskSchedule) -> model.DiskSchedule:
     spec, status = msgspec.to_builtins((wire.spec, wire.status))
     schedule = disk_schedule.disk_schedule(disk_schedule.DiskSchedule(metadata=wire.metadata, spec=spec, status=status))
     # A condition that comes or goes is no change for a decision.
-    return structs.replace(schedule, status=structs.replace(schedule.status, conditions=()))
+    return replace(schedule, status=replace(schedule.status, conditions=()))
 
 
 LONGHORN_GROUP = "longhorn.io"
@@ -174,4 +174,4 @@ def build_snapshot(objects: Iterable[tuple[SnapshotKind, object]], base: Snapsho
             raise errors.ObjectError(f"{kind.label} {name}", "", "appears twice with different contents")
     base = base or Snapshot()
     merged: dict[str, Any] = {field: {**(getattr(base, field) or {}), **values} for field, values in by_field.items()}
-    return structs.replace(base, **merged)
+    return replace(base, **merged)

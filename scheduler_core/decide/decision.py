@@ -8,8 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
 
-from scheduler_core.evaluation import cluster_state, fit
-from scheduler_core.evaluation.competitors import Competitors
+from scheduler_core.evaluation import cluster_state, competing_volumes, fit
 from scheduler_core.evaluation.contention import Contention, EquivalenceCache
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.model.verdict import UNSAFE, Reason
@@ -95,7 +94,7 @@ class Decision(Struct, frozen=True):
     reasons: Sequence[Reason]
     gave_up: int = 0  # number of searches, for a packing or for order safety, that ended without an answer
     # By node, the volumes of other pods that were counted.
-    competitors: Mapping[str, Competitors] = {}
+    competitors: Mapping[str, competing_volumes.Competitors] = {}
     # By node that fits and is not stale-safe, the reason that another packing mode gives, where that was examined.
     unsafe: Mapping[str, Reason] = {}
     # Classes of the volumes that take space on the pod's node; empty without competing pods.
@@ -213,7 +212,7 @@ def combine_decisions(decisions: Sequence[Decision], candidates: Sequence[str]) 
     """Returns the decision about a pod that may have other volumes on some nodes, from those about each possible set."""
     worst = worst_by_node([(decision.candidates, decision.reasons) for decision in decisions])
     resolutions: dict[str, Resolution] = {}
-    competitors: dict[str, Competitors] = {}
+    competitors: dict[str, competing_volumes.Competitors] = {}
     profiles: dict[str, fit.Profile] = {}
     classes: dict[ReplicaRequest, None] = {}
     for index, decision in enumerate(decisions):

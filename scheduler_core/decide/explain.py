@@ -10,7 +10,7 @@ from scheduler_core.decide.decision import NO_CONTENDERS, Contenders, Decision, 
 from scheduler_core.decide.filter import filter_nodes
 from scheduler_core.evaluation import fit, replicas_to_place, single_node
 from scheduler_core.evaluation.cluster_state import ClusterState
-from scheduler_core.evaluation.competitors import Volumes
+from scheduler_core.evaluation.competing_volumes import Volumes
 from scheduler_core.evaluation.disk_profiles import refusal_on_every_node, unready_volume
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.quantity import MAX_LISTED, format_bytes, format_count, join_first

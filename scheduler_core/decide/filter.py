@@ -20,7 +20,7 @@ Data flow of one request (Longhorn's scheduler-extender proposal, Filter steps 1
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from scheduler_core import errors, structs
+from scheduler_core import errors
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import (
     NO_CONTENDERS,
@@ -35,12 +35,13 @@ from scheduler_core.decide.decision import (
 )
 from scheduler_core.evaluation import contention, placement_across_nodes, replicas_to_place, single_node
 from scheduler_core.evaluation.cluster_state import ClusterState
-from scheduler_core.evaluation.competitors import Competitors, Requester
+from scheduler_core.evaluation.competing_volumes import Competitors, Requester
 from scheduler_core.evaluation.disk_profiles import attach_refusal, refusal_on_every_node, unready_volume
 from scheduler_core.longhorn.volume_validation import update_error
 from scheduler_core.model import kube
 from scheduler_core.model.verdict import UNSAFE, Reason
 from scheduler_core.packing.budget import Budget, PackingAnswer
+from scheduler_core.structs import replace
 from scheduler_core.volumes.existing_replicas import home_nodes, strict_local_nodes
 from scheduler_core.volumes.free_volume_matching import CandidateVolumes, NodeResolution, resolve_on_nodes
 from scheduler_core.volumes.requirements import requirements
@@ -116,12 +117,12 @@ def filter_nodes(
     ]
     if len(requests) > 1:
         homes = _common_homes(requests)
-        requests = [structs.replace(request, homes=homes) for request in requests]
+        requests = [replace(request, homes=homes) for request in requests]
     parts, unsafe = _settle([_evaluate_part(request) for request in requests], options.packing)
     if len(parts) == 1:
         return _with_profiles(parts[0], unsafe)
     combined = combine_decisions([_with_profiles(part, {}) for part in parts], candidates)
-    return structs.replace(combined, resolution=resolution, unsafe=unsafe, gave_up=budget.gave_up)
+    return replace(combined, resolution=resolution, unsafe=unsafe, gave_up=budget.gave_up)
 
 
 def candidate_volumes(
@@ -379,7 +380,7 @@ def _with_profiles(part: _Part, unsafe: Mapping[str, Reason]) -> Decision:
     request, reasons, counted = part
     decision = Decision(request.resolution, request.candidates, reasons, competitors=counted, unsafe=unsafe)
     if request.budget.gave_up:
-        decision = structs.replace(decision, gave_up=request.budget.gave_up)
+        decision = replace(decision, gave_up=request.budget.gave_up)
     competition = request.competition
     if competition is None or not (decision.takes_space or decision.prefers_space):
         return decision
@@ -391,4 +392,4 @@ def _with_profiles(part: _Part, unsafe: Mapping[str, Reason]) -> Decision:
         if not request.required.sizes:
             competitors = competition.contention.competitors(competition, request.candidates)
     table = request.state.profiles.table(classes)
-    return structs.replace(decision, competitors=competitors, volume_classes=classes.requests, profiles=table.profiles)
+    return replace(decision, competitors=competitors, volume_classes=classes.requests, profiles=table.profiles)

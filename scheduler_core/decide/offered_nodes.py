@@ -24,7 +24,7 @@ from contextlib import suppress
 from heapq import heapify, heappop, heapreplace, nsmallest
 from itertools import islice
 
-from scheduler_core import caches, errors, structs
+from scheduler_core import caches, errors
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import (
     Competing,
@@ -36,12 +36,12 @@ from scheduler_core.decide.decision import (
 )
 from scheduler_core.decide.filter import candidate_volumes
 from scheduler_core.evaluation.cluster_state import ClusterState
-from scheduler_core.evaluation.competitors import Competitors
+from scheduler_core.evaluation.competing_volumes import Competitors
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import Reason
 from scheduler_core.offers import handover_record, outstanding_offer
 from scheduler_core.offers.ledger import Ledger, offer_width, step
-from scheduler_core.structs import Struct
+from scheduler_core.structs import Struct, replace
 from scheduler_core.volumes.existing_replicas import ReplicaUse, decided_node, replica_uses
 from scheduler_core.volumes.resolve import PodVolume
 
@@ -257,7 +257,7 @@ def make_offer(pod: Pod, decision: Decision, view: View, ledger: Ledger) -> tupl
     if takes_space:
         recent = ledger.recent.count(ledger.time)
         nodes = choose_nodes(decision, view, ledger.competing_offers(pod.uid), recent)
-    offered = structs.replace(offered, nodes=nodes, volumes=volumes)
+    offered = replace(offered, nodes=nodes, volumes=volumes)
     if len(nodes) == len(fitting):
         return offered, decision
     return offered, exclude(decision, frozenset(fitting) - nodes, Reason.NOT_OFFERED)
@@ -303,7 +303,7 @@ def exclude(decision: Decision, names: frozenset[str], reason: Reason = Reason.W
     if not names:
         return decision
     pairs = zip(decision.candidates, decision.reasons, strict=True)
-    return structs.replace(decision, reasons=[reason if name in names else before for name, before in pairs])
+    return replace(decision, reasons=[reason if name in names else before for name, before in pairs])
 
 
 def observed_pod(pod: Pod) -> outstanding_offer.ObservedPod:
@@ -368,7 +368,7 @@ def offer_to_restore(
     """
     offered = recorded.offered
     if recorded.everywhere:
-        offered = structs.replace(offered, nodes=frozenset(view.snapshot.longhorn_nodes))
+        offered = replace(offered, nodes=frozenset(view.snapshot.longhorn_nodes))
     pod = current_pod(offered.pod, view)
     if pod is None or not pod.live or pod.node_name:
         return None
@@ -379,8 +379,8 @@ def offer_to_restore(
     if not volumes and not unplaced_volumes:
         return None
     unchanged = handover_record.unschedulable_digest(pod.unschedulable) == offered.pod.unschedulable
-    offered_pod = structs.replace(offered.pod, unschedulable=pod.unschedulable) if unchanged else offered.pod
-    restored = structs.replace(offered, pod=offered_pod, volumes=volumes, unplaced_volumes=unplaced_volumes)
+    offered_pod = replace(offered.pod, unschedulable=pod.unschedulable) if unchanged else offered.pod
+    restored = replace(offered, pod=offered_pod, volumes=volumes, unplaced_volumes=unplaced_volumes)
     return restored.later(-elapsed)
 
 

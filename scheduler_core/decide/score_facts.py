@@ -12,18 +12,17 @@ Correctness does not depend on it.
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
 
-from scheduler_core import caches, structs
+from scheduler_core import caches
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import NO_CONTENDERS, Contenders, Decision, FilterOptions
 from scheduler_core.decide.filter import filter_nodes
-from scheduler_core.evaluation import cluster_state, disk_profiles, fit, single_node
-from scheduler_core.evaluation.competitors import Competitors
+from scheduler_core.evaluation import cluster_state, competing_volumes, disk_profiles, fit, single_node
 from scheduler_core.generic.cycle_state import DiskFacts, LonghornFacts, NodeFacts
 from scheduler_core.longhorn.space import scheduling_limit
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.budget import Budget, give_way
-from scheduler_core.structs import Struct
+from scheduler_core.structs import Struct, replace
 from scheduler_core.volumes import existing_replicas, resolve
 from scheduler_core.volumes.requirements import Requirements, requirements
 
@@ -60,7 +59,7 @@ class PlanCache:
         budget, the disks are as they are without it.
         """
         # Order safety and stale safety are examined whatever the options.
-        examined = structs.replace(options, rank_safety=True)
+        examined = replace(options, rank_safety=True)
         decision = filter_nodes(pod, names, state, examined, contenders)
         volumes = decision.resolution.volumes
         replica_bytes, total_bytes = _replica_bytes(volumes, state.view)
@@ -76,7 +75,7 @@ class PlanCache:
             resolution = decision.resolution_on(name)
             groups.setdefault(id(resolution), (resolution, []))[1].append(name)
         for resolution, members in groups.values() or [(decision.resolution, fitting)]:
-            _add_fitting_nodes(structs.replace(planner, resolution=resolution), members, facts)
+            _add_fitting_nodes(replace(planner, resolution=resolution), members, facts)
         # Equal facts are one object: thousands of nodes share a handful of them.
         interned: dict[tuple[Reason, int], NodeFacts] = {}
         for name, reason in zip(names, decision.reasons, strict=True) if len(fitting) < len(names) else ():
@@ -190,7 +189,7 @@ def _free_disks(planner: _Planner, missing: Mapping[str, _Circumstances]) -> dic
         groups.setdefault(group, []).append(name)
     disks: dict[str, Disks] = {}
     for members in groups.values():
-        competitors: Competitors | None = planner.decision.competitors.get(members[0])
+        competitors: competing_volumes.Competitors | None = planner.decision.competitors.get(members[0])
         volumes = competitors.volumes if competitors else ()
         required = requirements((*resolution.local, *volumes), resolution.volumes)
         profiles = planner.state.profiles.table(required.classes).of(members)

@@ -4,7 +4,7 @@ Data flow of `evaluate_nodes`: the pod's requirements → the results that equal
 offers changed since (`caches.py`) → the missing nodes are evaluated now → the next results. So a request costs one look-up per node, and
 work for what changed. Where the pod's own offer or its volumes' demand counts, a node is evaluated for this pod alone and not cached.
 
-Data flow of `Contention`: a node's demand (derived, oldest first) and offers → the volumes that fit there together (`competitors.py`), demand
+Data flow of `Contention`: a node's demand (derived, oldest first) and offers → the volumes that fit there together (`competing_volumes.py`), demand
 before offers, older before younger → `Competitors`. Demand that does not fit together with older demand is *hopeless* (a stuck pod, a removed
 disk): it is left out, or it would block every pod. An offer that does not fit cannot be used either: Longhorn's disks changed since it was
 made. Volumes that may go to any node count last (`volumes_anywhere.py`). A node is evaluated again when its demand, its offers or its
@@ -18,9 +18,9 @@ from functools import partial
 from heapq import merge
 from itertools import islice
 
-from scheduler_core.caches import NodeResults
+from scheduler_core import caches
 from scheduler_core.evaluation import cluster_state, fit, replicas_to_place, volumes_anywhere
-from scheduler_core.evaluation.competitors import (
+from scheduler_core.evaluation.competing_volumes import (
     CompetingVolumes,
     CompetitorGroups,
     Competitors,
@@ -236,7 +236,7 @@ class Contention:
         return self._groups.competitors(tuple(fitting.demanded.values()), offered, placeable)
 
 
-EquivalenceCache = NodeResults[tuple[Reason, Competitors | None]]
+EquivalenceCache = caches.NodeResults[tuple[Reason, Competitors | None]]
 """The results of `evaluate_nodes`, by what equivalent pods have in common: a node's reason, and the volumes of other pods that were
 counted for it.
 """

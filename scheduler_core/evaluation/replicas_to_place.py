@@ -20,7 +20,7 @@ from functools import cached_property
 from itertools import accumulate, chain
 
 from scheduler_core.cluster.view import View
-from scheduler_core.evaluation import cluster_state, competitors, disk_profiles, fit
+from scheduler_core.evaluation import cluster_state, competing_volumes, disk_profiles, fit
 from scheduler_core.longhorn import placement, stages
 from scheduler_core.longhorn.anti_affinity import SoftAntiAffinity, has_disk_pressure
 from scheduler_core.longhorn.cluster import Cluster
@@ -316,7 +316,7 @@ _ANY_NODE = longhorn.Node(name="")
 
 
 def _key(on_node: Optional) -> tuple[object, ...]:
-    return tuple((competitors.volumes_key((entry.volume,)), entry.count, entry.one_per_disk) for entry in on_node)
+    return tuple((competing_volumes.volumes_key((entry.volume,)), entry.count, entry.one_per_disk) for entry in on_node)
 
 
 def optional_volumes(view: View, resolution: resolve.Resolution) -> OptionalVolumes:

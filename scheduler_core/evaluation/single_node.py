@@ -18,7 +18,7 @@ from math import gcd
 
 from scheduler_core.cluster.view import View
 from scheduler_core.evaluation import fit
-from scheduler_core.evaluation.competitors import Volumes, volumes_key
+from scheduler_core.evaluation.competing_volumes import Volumes, volumes_key
 from scheduler_core.evaluation.disk_profiles import CLOSENESS, Refused, new_replica_refusal, profile_node
 from scheduler_core.evaluation.fit import OpenDisk, Profile
 from scheduler_core.longhorn import anti_affinity, placement, refusal_rules

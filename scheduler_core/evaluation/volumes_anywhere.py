@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from scheduler_core.caches import ChangeLog, NodeResults, nodes_changed_since
 from scheduler_core.cluster.view import View
-from scheduler_core.evaluation.competitors import (
+from scheduler_core.evaluation.competing_volumes import (
     CompetitorGroups,
     Competitors,
     ContentionQuery,

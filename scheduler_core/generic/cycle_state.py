@@ -13,7 +13,7 @@ from functools import cached_property, cmp_to_key
 from operator import attrgetter
 from typing import NamedTuple
 
-from scheduler_core.errors import CoreError
+from scheduler_core import errors
 from scheduler_core.generic.cluster_state import GenericClusterState, NodeInfo, SequenceNumber, ServicePods
 from scheduler_core.model import kube, verdict
 from scheduler_core.model.generic import Controller, Service
@@ -104,7 +104,7 @@ class LonghornFacts(Struct, frozen=True):
 NO_FACTS = LonghornFacts()
 
 
-class UndecidableError(CoreError):
+class UndecidableError(errors.CoreError):
     """A predicate cannot be decided for any node, so the pod is not scheduled in this cycle."""
 
 

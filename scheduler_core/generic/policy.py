@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from scheduler_core.errors import CoreError
+from scheduler_core import errors
 from scheduler_core.generic import cluster_state, plugin_rules, policy_file, rule_registry
 from scheduler_core.generic.cycle_state import NO_ARGUMENT, Argument, CycleState
 from scheduler_core.generic.predicates import EXISTING_ANTI_AFFINITY, UNTOLERATED_TAINT, closed_domains, taint_test
@@ -24,7 +24,7 @@ from scheduler_core.structs import Struct
 _NAME = re.compile(r"[a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])")
 
 
-class PolicyError(CoreError):
+class PolicyError(errors.CoreError):
     """A policy file cannot be used; names each wrong entry."""
 
     def __init__(self, stage: policy_file.PolicyStage, faults: Sequence[str]) -> None:

@@ -5,7 +5,7 @@ shown yet → the volume's demand on that node, or the offer of it that has the 
 node. If all of it packs with the volume on Longhorn's disk, the placement is left. Otherwise the disk is changed to
 that of a packing of all of it, among the disks of the same node that Longhorn's own rules allow for this replica.
 Otherwise there is no plan to keep, and Longhorn's choice stays. Of volumes that do not fit together, hopeless demand is
-left out first, then offers (`evaluation/competitors.py`).
+left out first, then offers (`evaluation/competing_volumes.py`).
 
 Which writes of Longhorn are placements at all, `convert/admission.py` decides.
 
@@ -35,7 +35,7 @@ from enum import StrEnum
 from functools import cache, partial
 
 from scheduler_core.cluster.view import View
-from scheduler_core.evaluation import competitors, single_node
+from scheduler_core.evaluation import competing_volumes, single_node
 from scheduler_core.evaluation.cluster_state import ClusterState
 from scheduler_core.evaluation.fit import plan
 from scheduler_core.guard import replica_steering
@@ -101,7 +101,7 @@ def guard_placement(
     def to_come(node: str) -> replica_steering.VolumesToCome:
         return replica_steering.VolumesToCome.of(view, state.demand.by_node.get(node) or (), ledger, node)
 
-    def competing_on(node: str, counted: Collection[str] = ()) -> competitors.CompetingVolumes:
+    def competing_on(node: str, counted: Collection[str] = ()) -> competing_volumes.CompetingVolumes:
         placed = {entry.volume for entry in pending if entry.node == node} | {placement.volume}
         competing = to_come(node).competing(placed, view)
         return competing.without(replica_steering.placed_identities(competing, placed.difference(counted), view))
@@ -166,15 +166,15 @@ class _Guard:
         self._budget = budget
         self._node = view.snapshot.longhorn_nodes[placement.node]
 
-    def decide(self, competing: competitors.CompetingVolumes) -> GuardDecision:
-        everything = competitors.all_volumes(competing)
+    def decide(self, competing: competing_volumes.CompetingVolumes) -> GuardDecision:
+        everything = competing_volumes.all_volumes(competing)
         decision = self._keep(everything.volumes)
         if decision is not None:
             return decision
-        fitting = competitors.fitting_volumes(
+        fitting = competing_volumes.fitting_volumes(
             competing, partial(replica_steering.may_fit, self._view, name=self._node.name, budget=self._budget)
         )
-        if competitors.identity(self._volume) not in fitting.demanded:
+        if competing_volumes.identity(self._volume) not in fitting.demanded:
             return self._no_plan(f"volume {self._placement.volume} does not fit there together with older demand")
         for volumes in (fitting.volumes, fitting.demanded):
             if len(volumes) < len(everything.volumes):
@@ -186,10 +186,10 @@ class _Guard:
 
     def _keep(self, volumes: Mapping[str, PodVolume]) -> GuardDecision | None:
         evaluation = replica_steering.evaluate_volumes(self._view, list(volumes.values()), self._node.name)
-        key = competitors.identity(self._volume)
+        key = competing_volumes.identity(self._volume)
         if evaluation.refused is not None or key not in volumes:
             return None
-        index = [competitors.identity(volume) for volume in evaluation.required.volumes].index(key)
+        index = [competing_volumes.identity(volume) for volume in evaluation.required.volumes].index(key)
         open_disks = evaluation.masks[index]
 
         def on(uuids: Collection[str]) -> single_node.NodeEvaluation | None:

@@ -20,7 +20,7 @@ from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import Decision
 from scheduler_core.decide.offered_nodes import exclude
 from scheduler_core.evaluation import fit, single_node, volumes_anywhere
-from scheduler_core.evaluation.competitors import (
+from scheduler_core.evaluation.competing_volumes import (
     CompetingVolumes,
     FittingVolumes,
     OfferedVolumes,

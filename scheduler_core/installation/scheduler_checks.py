@@ -7,7 +7,7 @@ people.
 import re
 from collections.abc import Iterable, Sequence
 
-from scheduler_core.installation import scheduler_config
+from scheduler_core.installation import kube_scheduler_config
 from scheduler_core.installation.facts import (
     PROGRAM,
     Finding,
@@ -165,7 +165,7 @@ def check_ask_policy(
     elif not plain_probe.node:
         obstacle = _probe_problem(plain_probe, scheduler_name)
     silent = [pod.key for pod in claiming_pods if not pod.asks(scheduler_name)]
-    apply = scheduler_config.apply_policy(kubernetes_version, scheduler_name)
+    apply = kube_scheduler_config.apply_policy(kubernetes_version, scheduler_name)
     if obstacle:
         yield Finding(Severity.SKIPPED, f"which pods are sent to the extender is not known: {obstacle}")
     elif silent:
@@ -192,7 +192,7 @@ def check_policy_removal(
         yield Finding(Severity.SKIPPED, "it is not known what policies do to a new pod")
     elif admitted.asks(scheduler_name):
         what = "with a claim is still sent to the extender by a policy: once it is removed, such pods wait"
-        folder = scheduler_config.policy_folder(kubernetes_version, scheduler_name)
+        folder = kube_scheduler_config.policy_folder(kubernetes_version, scheduler_name)
         otherwise = "kubectl get mutatingwebhookconfigurations; remove what changes pods so"
         yield Finding(Severity.ERROR, what, _NEW_POD, f"kubectl delete -k {folder}" if folder else otherwise)
 
@@ -262,7 +262,7 @@ def check_requesting_pods(requesting_pods: Sequence[str], second_scheduler_pods:
     resource = (
         f"request {constraints.EXTENDER_RESOURCE}: once no extender manages it, such pods are not scheduled any more"
     )
-    scheduler = f"have the schedulerName {scheduler_config.SECOND_SCHEDULER}: without that kube-scheduler, they are not scheduled any more"
+    scheduler = f"have the schedulerName {kube_scheduler_config.SECOND_SCHEDULER}: without that kube-scheduler, they are not scheduled any more"
     for names, field, what in (
         (requesting_pods, "resource", resource),
         (second_scheduler_pods, "schedulerName", scheduler),

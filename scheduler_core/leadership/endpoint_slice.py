@@ -3,7 +3,7 @@
 import ipaddress
 from collections.abc import Mapping
 
-from scheduler_core.errors import CoreError
+from scheduler_core import errors
 from scheduler_core.structs import Struct
 
 SERVICE_LABEL = "kubernetes.io/service-name"
@@ -56,11 +56,11 @@ class Endpoint(Struct, frozen=True):
         try:
             ip = ipaddress.ip_address(address.strip())
         except ValueError as error:
-            raise CoreError(f"the leader's address: {address!r} is no IP address; give the pod's IP") from error
+            raise errors.CoreError(f"the leader's address: {address!r} is no IP address; give the pod's IP") from error
         if ip.is_loopback or ip.is_link_local or ip.is_unspecified or ip.is_multicast:
-            raise CoreError(f"the leader's address: an EndpointSlice cannot hold {ip}; give the pod's IP")
+            raise errors.CoreError(f"the leader's address: an EndpointSlice cannot hold {ip}; give the pod's IP")
         if not 0 < port <= _MAX_PORT:
-            raise CoreError(f"the leader's port: {port} is not between 1 and {_MAX_PORT}")
+            raise errors.CoreError(f"the leader's port: {port} is not between 1 and {_MAX_PORT}")
         return cls(str(ip), port, node)
 
     @property

@@ -13,13 +13,13 @@ when it creates the volume, whatever the pod's node. From then on their bytes ar
 
 from collections.abc import Mapping
 
-from scheduler_core import errors, structs
+from scheduler_core import errors
 from scheduler_core.longhorn import node_controller, refusal_rules, space, volume_validation
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.settings import AUTO_BALANCE_DISABLED, Settings, Version, parse_bool, parse_int
 from scheduler_core.model import kube, longhorn, quantity
 from scheduler_core.model.kube import ClaimSpec
-from scheduler_core.structs import Struct
+from scheduler_core.structs import Struct, replace
 
 DRIVER = "driver.longhorn.io"
 MIN_SIZE = 10 * 1024**2
@@ -137,7 +137,7 @@ def _with_topology(volume: longhorn.Volume, parameters: Mapping[str, str], known
         return volume
     if parameters["volumeTopology"] != volume_validation.ZONAL:
         term = longhorn.TopologyTerm(region=domain.region)
-        return structs.replace(volume, topology_requirement=(term,)) if domain.region else volume
+        return replace(volume, topology_requirement=(term,)) if domain.region else volume
     if not domain.zone:
         return volume
     term = (
@@ -148,7 +148,7 @@ def _with_topology(volume: longhorn.Volume, parameters: Mapping[str, str], known
     # Within a zone there is no hard anti-affinity of zones (mutator.go: Create).
     own = volume.replica_zone_soft_anti_affinity
     spread = "enabled" if own in ("", "ignored") else own
-    return structs.replace(volume, topology_requirement=(term,), replica_zone_soft_anti_affinity=spread)
+    return replace(volume, topology_requirement=(term,), replica_zone_soft_anti_affinity=spread)
 
 
 def is_tied(parameters: Mapping[str, str]) -> bool:
@@ -168,7 +168,7 @@ def _with_image(
         if error:
             raise errors.ResolutionError(f"{subject}: {error}")
     elif parameters.get("backingImageDataSourceType") in ("download", "export-from-volume"):
-        return structs.replace(
+        return replace(
             volume,
             backing_image="",
             node_selector=volume.node_selector + parameter_tags(parameters, "backingImageNodeSelector"),
@@ -232,7 +232,7 @@ def shards_as_replicas(volume: longhorn.Volume) -> longhorn.Volume:
     layout = volume.data_layout
     if layout is None:
         return volume
-    return structs.replace(
+    return replace(
         volume,
         size=shard_size(volume.size, layout),
         whole_size=volume.size,

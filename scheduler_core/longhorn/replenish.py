@@ -7,13 +7,10 @@ Best-effort auto-balance also moves replicas off disks under pressure to another
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
-from scheduler_core.longhorn import stages
+from scheduler_core.longhorn import placement, refusal_rules, space, stages
 from scheduler_core.longhorn.cluster import DEGRADED, Cluster, parse_time, time_to_replacement
-from scheduler_core.longhorn.placement import DiskSplit, disk_candidates, eligible_disks
-from scheduler_core.longhorn.refusal_rules import selectors_match
 from scheduler_core.longhorn.replica_request import ReplicaRequest, auto_balance_mode, balances_best_effort, is_v2
 from scheduler_core.longhorn.settings import AUTO_BALANCE_DISABLED
-from scheduler_core.longhorn.space import disk_space, fits_without_pressure, space_refusal, under_pressure
 from scheduler_core.model.kube import condition
 from scheduler_core.model.longhorn import BEST_EFFORT, Disk, Node, Replica, Volume
 from scheduler_core.structs import Struct
@@ -34,7 +31,7 @@ def replicas_under_disk_pressure(cluster: Cluster, volume: Volume, replicas: Ite
         and node.schedulable
         and any(
             disk.uuid == replica.disk_id
-            and under_pressure(disk, percentage)
+            and space.under_pressure(disk, percentage)
             and _first_in_turn(cluster, disk) == replica.name
             for disk in node.disks
             if disk.in_status
@@ -59,7 +56,7 @@ def _can_relieve(cluster: Cluster, volume: Volume, disk: Disk) -> bool:
     return (
         stages.prefilter_refusal(cluster, request, disk) is None
         and stages.eligibility_refusal(cluster, request, disk) is None
-        and fits_without_pressure(disk, cluster.settings, volume.size, volume.actual_size)
+        and space.fits_without_pressure(disk, cluster.settings, volume.size, volume.actual_size)
     )
 
 
@@ -121,9 +118,12 @@ def _can_take_replica(cluster: Cluster, volume: Volume, node: Node) -> bool:
     # The disk that is open and the disk that has the space need not be the same one.
     has_open_disk = any(disk.allow_scheduling and not disk.eviction_requested for disk in disks)
     has_space = any(
-        space_refusal(volume.size, volume.actual_size, disk_space(disk, cluster.settings)) is None for disk in disks
+        space.space_refusal(volume.size, volume.actual_size, space.disk_space(disk, cluster.settings)) is None
+        for disk in disks
     )
-    has_tags = not volume.node_selector or selectors_match(node.tags, volume.node_selector, allow_empty=True)
+    has_tags = not volume.node_selector or refusal_rules.selectors_match(
+        node.tags, volume.node_selector, allow_empty=True
+    )
     fits_topology = stages.topology_refusal(cluster, ReplicaRequest.for_volume(volume), node) is None
     return node.schedulable and has_open_disk and has_space and has_tags and fits_topology
 
@@ -223,10 +223,10 @@ def replica_to_reuse(
     replica_nodes = {replica.node_id: nodes[replica.node_id] for replica in reusable}
 
     # Without `replicas`, space is not checked: the data is on the disk already.
-    def split(node: Node) -> DiskSplit:
-        return eligible_disks(cluster, request, node, _disks_with_replica(node, reusable), None)
+    def split(node: Node) -> placement.DiskSplit:
+        return placement.eligible_disks(cluster, request, node, _disks_with_replica(node, reusable), None)
 
-    candidates = disk_candidates(cluster, request, replica_nodes, split, active, reuse=True).disks
+    candidates = placement.disk_candidates(cluster, request, replica_nodes, split, active, reuse=True).disks
     open_disks = {(candidate.node.name, candidate.disk.uuid) for candidate in candidates}
     times = {
         replica.name: parse_time(replica.failed_at) or _NEVER
@@ -268,13 +268,13 @@ def _is_disk_usable(cluster: Cluster, volume: Volume, disk: Disk) -> bool:
     allow_empty = cluster.settings.allow_empty_disk_selector_volume
     # Reuse needs no new scheduling space, so a disk under pressure will do while it has available space.
     pressure = condition(disk.conditions, "Schedulable").reason == stages.DISK_PRESSURE
-    has_space = pressure and disk.storage_maximum > 0 and disk_space(disk, cluster.settings).headroom > 0
+    has_space = pressure and disk.storage_maximum > 0 and space.disk_space(disk, cluster.settings).headroom > 0
     return (
         disk.ready
         and (disk.schedulable or has_space)
         and disk.allow_scheduling
         and not disk.eviction_requested
-        and selectors_match(disk.tags, volume.disk_selector, allow_empty)
+        and refusal_rules.selectors_match(disk.tags, volume.disk_selector, allow_empty)
     )
 
 

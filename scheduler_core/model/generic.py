@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated
 
-from scheduler_core.errors import QuantityError
+from scheduler_core import errors
 from scheduler_core.model.constraints import Labels, LabelSelector, NodeSelectorTerm, Taint, read_labels
 from scheduler_core.model.kube import equals, namespace_or_default
 from scheduler_core.structs import Struct
@@ -94,7 +94,7 @@ def _read_pod_count(value: int | str | None) -> PodCount | None:
         return PodCount(value)
     percentage = _PERCENTAGE.fullmatch(value) if isinstance(value, str) else None
     if percentage is None:
-        raise QuantityError(f"{value!r} is neither a number of pods nor a percentage")
+        raise errors.QuantityError(f"{value!r} is neither a number of pods nor a percentage")
     return PodCount(int(percentage[1]), percent=True)
 
 

@@ -5,8 +5,8 @@ them shows what kube-scheduler is answered.
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
+from scheduler_core import errors
 from scheduler_core.cluster.view import View
-from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation import cluster_state, disk_profiles
 from scheduler_core.longhorn import csi_driver, placement
 from scheduler_core.longhorn.refusal_rules import Rule
@@ -169,7 +169,7 @@ def _classes_of(view: View, storage_class: kube.StorageClass) -> VolumeClasses |
         claim = kube.ClaimSpec(request=_smallest_volume(view, storage_class))
         known = csi_driver.Provisioning(view.settings, view.snapshot.backing_images, view.snapshot.backups)
         volume = csi_driver.volume_for_claim("", claim, storage_class.parameters, known, subject="")
-    except ResolutionError:
+    except errors.ResolutionError:
         return None
     request = volume_class(volume)
     if view.settings.faults or placement.cluster_refusal(view.cluster, request) is not None:

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from rpds import HashTrieMap
 
 from scheduler_core.evaluation.cluster_state import ClusterState
-from scheduler_core.evaluation.competitors import NO_REQUESTER, ContentionQuery, identity
+from scheduler_core.evaluation.competing_volumes import NO_REQUESTER, ContentionQuery, identity
 from scheduler_core.evaluation.contention import Contention
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.packing.budget import Budget

@@ -5,11 +5,11 @@ fit first, then those that come closest, and the bound pods without their volume
 from collections import Counter
 from collections.abc import Mapping
 
+from scheduler_core import errors
 from scheduler_core.cluster.view import View
 from scheduler_core.decide import explain
 from scheduler_core.decide.decision import Contenders, Decision, FilterOptions
 from scheduler_core.decide.filter import filter_nodes
-from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.cluster_state import ClusterState
 from scheduler_core.evaluation.contention import Contention
 from scheduler_core.model import kube, quantity
@@ -98,7 +98,7 @@ def waiting_row(
     try:
         decision = filter_nodes(pod, names, state, options, contenders)
         closest = None if decision.fits else _closest_node(pod, decision, state, options)
-    except ResolutionError as error:
+    except errors.ResolutionError as error:
         return WaitingRow(pod, nodes=len(nodes), error=str(error))
     snapshot = state.view.snapshot
     fitting = [

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from scheduler_core.errors import CoreError
+from scheduler_core import errors
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.offers.outstanding_offer import ObservedPod, Offer, RecordedOffer
 from scheduler_core.structs import Struct
@@ -34,7 +34,7 @@ _Count = Annotated[int, msgspec.Meta(ge=0)]
 _Age = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 
 
-class RecordError(CoreError):
+class RecordError(errors.CoreError):
     """A record of offers cannot be used."""
 
 

@@ -12,11 +12,8 @@ from itertools import count, islice
 
 from scheduler_core.decide import decision, explain, kube_scheduler_filters
 from scheduler_core.model.generic import PodKey
-from scheduler_core.predict.cluster_additions import Workload
-from scheduler_core.predict.pod_decision import PodDecider
+from scheduler_core.predict import cluster_additions, pod_decision, predicted_replicas, prediction
 from scheduler_core.predict.predicted_cluster import PredictedCluster
-from scheduler_core.predict.predicted_replicas import Choose
-from scheduler_core.predict.prediction import refusal_text, sort_by_count
 from scheduler_core.predict.situation import Situation
 from scheduler_core.predict.timeline import Timeline
 from scheduler_core.structs import Struct
@@ -65,12 +62,16 @@ class Headroom(Struct, frozen=True):
 
 
 def fill_with_pods(
-    cluster: PredictedCluster, template: Workload, options: decision.FilterOptions, choose: Choose, limit: int
+    cluster: PredictedCluster,
+    template: cluster_additions.Workload,
+    options: decision.FilterOptions,
+    choose: predicted_replicas.Choose,
+    limit: int,
 ) -> HeadroomOrder:
     """Places pods of a template until one does not fit, at most `limit`; `choose` makes every choice that depends on
     chance in the cluster.
     """
-    timeline = Timeline(Situation(cluster), PodDecider(options), choose)
+    timeline = Timeline(Situation(cluster), pod_decision.PodDecider(options), choose)
     timeline.play()
     pods = timeline.cluster.snapshot.pods
     unused = (number for number in count() if (template.namespace, template.pod_name(number)) not in pods)
@@ -95,7 +96,9 @@ def summarize_headroom(orders: Sequence[HeadroomOrder], limit: int) -> Headroom:
         least=min(counts),
         most=max(counts),
         nodes={name: (min(each[name] for each in by_node), max(each[name] for each in by_node)) for name in names},
-        refusals=sort_by_count(refusal_text(order.refused.reasons) for order in orders if order.refused is not None),
+        refusals=prediction.sort_by_count(
+            prediction.refusal_text(order.refused.reasons) for order in orders if order.refused is not None
+        ),
         tightest=min(orders, key=lambda order: len(order.nodes)),
     )
 

@@ -10,7 +10,7 @@ continued that free most space on one disk.
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import compress
 
-from scheduler_core import errors, structs
+from scheduler_core import errors
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.longhorn.csi_driver import SIZE_STEP
 from scheduler_core.model import generic, longhorn, quantity
@@ -19,7 +19,7 @@ from scheduler_core.predict import pod_decision, predicted_replicas, timeline
 from scheduler_core.predict.predicted_cluster import PredictedCluster, WhatIfError
 from scheduler_core.predict.predicted_replicas import Choose, ReplicaMove, choose_first
 from scheduler_core.predict.situation import Situation
-from scheduler_core.structs import Struct
+from scheduler_core.structs import Struct, replace
 from scheduler_core.volumes.resolve import resolve
 
 DEFAULT_MAX_MOVES = 3
@@ -96,7 +96,7 @@ def waiting_pods_goal(
         always = frozenset(pods)
         least = total
         for choose in make_choices():
-            result = timeline.run_order(structs.replace(situation, cluster=cluster), options, choose)
+            result = timeline.run_order(replace(situation, cluster=cluster), options, choose)
             placed = {key for key in result.nodes if key not in result.stuck}
             always &= placed
             least = min(least, len(placed))
@@ -327,7 +327,7 @@ class _Search:
             for target in move.targets
         )
         targets = tuple(sorted({target for move in moves for target in move.targets}))
-        return MoveSequence((*sequence.moves, structs.replace(moves[0], targets=targets)), clusters)
+        return MoveSequence((*sequence.moves, replace(moves[0], targets=targets)), clusters)
 
     def _candidates(self, sequence: MoveSequence, moves: int) -> list[tuple[int, longhorn.Replica]]:
         """Returns the replicas that may be moved, each with the bytes that are free on its disk after its move and up to

@@ -28,14 +28,11 @@ from typing import NamedTuple
 
 from rpds import HashTrieMap, HashTrieSet
 
-from scheduler_core import errors, structs
+from scheduler_core import errors
 from scheduler_core.cluster.view import View
-from scheduler_core.longhorn.csi_driver import DRIVER
-from scheduler_core.longhorn.node_controller import awaits_own_manager
-from scheduler_core.longhorn.stages import stays
-from scheduler_core.longhorn.volume_validation import awaits_copy
+from scheduler_core.longhorn import csi_driver, node_controller, stages, volume_validation
 from scheduler_core.model import kube, longhorn
-from scheduler_core.structs import Struct
+from scheduler_core.structs import Struct, replace
 from scheduler_core.volumes import existing_replicas, requirements, resolve
 
 Subject = str | tuple[str, str]
@@ -123,15 +120,19 @@ def _is_on_unready_node(replicas: Iterable[longhorn.Replica], name: str, view: V
     if node is None:
         return False
     # Another manager may mark the node as ready before its own writes the disks.
-    disks = {disk.uuid for disk in node.disks if awaits_own_manager(disk)}
-    kept = (replica for replica in replicas if replica.node_id == name and stays(replica) and not replica.failed_at)
+    disks = {disk.uuid for disk in node.disks if node_controller.awaits_own_manager(disk)}
+    kept = (
+        replica for replica in replicas if replica.node_id == name and stages.stays(replica) and not replica.failed_at
+    )
     return any(not node.ready or replica.disk_id in disks for replica in kept)
 
 
 def _claim_demand(claim: kube.Claim, view: View) -> Demand | resolve.PodVolume | None:
     bound_to = view.snapshot.persistent_volumes.get(claim.spec.volume_name or view.pre_bound_volume(claim))
     # A claim that is bound to a volume no watch has delivered yet counts: its demand must not vanish between two watches.
-    in_view = bound_to is not None and (bound_to.driver != DRIVER or bound_to.handle in view.snapshot.volumes)
+    in_view = bound_to is not None and (
+        bound_to.driver != csi_driver.DRIVER or bound_to.handle in view.snapshot.volumes
+    )
     if claim.deleting or claim.lost or in_view:
         return None
     tie = _node_of_pods(claim, view)
@@ -162,7 +163,7 @@ def _node_of(
 ) -> _NodeTie | None:
     # Longhorn chooses the node for the data of a strict-local volume, and keeps the replica there, whichever node the pod is on
     # (docs/placement-policy.md).
-    awaits_data = volume.restore_required or awaits_copy(volume)
+    awaits_data = volume.restore_required or volume_validation.awaits_copy(volume)
     if volume.data_locality == longhorn.STRICT_LOCAL and volume.node_id and awaits_data:
         return _NodeTie(DemandSource.ATTACHMENT, volume.node_id)
     tie = _node_of_pods(claim, view) if claim is not None else None
@@ -250,7 +251,7 @@ class UnplacedVolumes:
                     unplaced = unplaced.discard(subject)
             elif entry is not None:
                 if entry.volume != volume:
-                    changes[key] = structs.replace(entry, volume=volume)
+                    changes[key] = replace(entry, volume=volume)
             elif subject not in unplaced:
                 becomes = "" if isinstance(subject, str) else resolve.future_volume_name(view.snapshot.claims[subject])
                 if becomes not in unplaced:

@@ -13,13 +13,13 @@ from collections import Counter
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from scheduler_core import errors, structs
+from scheduler_core import errors
 from scheduler_core.cluster.view import View
 from scheduler_core.longhorn import csi_driver
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.longhorn import TopologyTerm
 from scheduler_core.model.snapshot import Snapshot
-from scheduler_core.structs import Struct
+from scheduler_core.structs import Struct, replace
 from scheduler_core.volumes.data_source import bound_volume, check_source, volume_parameters
 
 _NO_MATCHES: Mapping[str, str] = MappingProxyType({})
@@ -100,12 +100,12 @@ def resolve(
             in_use_on = _in_use_on(pod, claim, view) | (earlier.in_use_on if earlier is not None else frozenset())
             entry = earlier or volume
             # Copies are most of the work for a pod with thousands of volumes.
-            volumes[key] = entry if in_use_on == entry.in_use_on else structs.replace(entry, in_use_on=in_use_on)
+            volumes[key] = entry if in_use_on == entry.in_use_on else replace(entry, in_use_on=in_use_on)
     # An unbound claim is named in full if its name is ambiguous.
     uses = Counter(volume.name for volume in volumes.values())
     return Resolution(
         tuple(
-            structs.replace(volume, name=volume.claim) if uses[volume.name] > 1 and not volume.bound else volume
+            replace(volume, name=volume.claim) if uses[volume.name] > 1 and not volume.bound else volume
             for volume in volumes.values()
         )
     )
@@ -189,7 +189,7 @@ def current_volume(volume: PodVolume, view: View) -> PodVolume:
     replicas = view.replicas_of(current.name)
     if current is volume.volume and replicas is volume.replicas:
         return volume
-    return structs.replace(volume, name=current.name, volume=current, bound=True, replicas=replicas)
+    return replace(volume, name=current.name, volume=current, bound=True, replicas=replicas)
 
 
 def _claim(pod: kube.Pod, mount: kube.ClaimVolume, snapshot: Snapshot) -> kube.Claim:

@@ -18,7 +18,7 @@ from app.extender.metrics import Metrics
 from app.settings import TlsFiles
 from devcluster import chart
 from devcluster.chart import CHART
-from scheduler_core.installation.scheduler_config import Platform, Registration, configuration
+from scheduler_core.installation.kube_scheduler_config import Platform, Registration, configuration
 from tests.manifests.helm import RELEASE, Helm, write_secret
 from tests.manifests.kustomize import build, build_own
 from tests.manifests.load import (

@@ -10,7 +10,7 @@ import yaml
 from app.cli.commands import load_command
 from devcluster.build import SCHEDULER, ensure_built
 from devcluster.scheduler_config import rewrite
-from scheduler_core.installation.scheduler_config import Platform, SentPods, configuration_path, steps
+from scheduler_core.installation.kube_scheduler_config import Platform, SentPods, configuration_path, steps
 from tests.manifests.load import CONFIGS, ROOT
 from tests.manifests.platform_pages import PAGES, REGISTERED, distribution, harvester_files, page, scheduler_flags
 from tests.worlds.command_line import Run

@@ -241,7 +241,7 @@ def test_a_pod_does_not_compete_with_its_own_demand_and_offer() -> None:
 
 def test_equal_group_numbers_mean_equal_volumes_after_the_numbers_are_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cached competitors outlive the table that numbers their groups."""
-    monkeypatch.setattr("scheduler_core.evaluation.competitors._MAX_GROUPS", 1)
+    monkeypatch.setattr("scheduler_core.evaluation.competing_volumes._MAX_GROUPS", 1)
     layout = [[10], [20], [20]]
     others: list[OtherPod] = [("a", [8], {"a"}), ("b", [12], {"b"}), ("c", [3], {"c"})]
     view = make.view(_cluster(layout, others, [9]))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.evaluation.competitors import CompetitorGroups
+from scheduler_core.evaluation.competing_volumes import CompetitorGroups
 from scheduler_core.model.kube import Pod
 from scheduler_core.predict.cluster_changes import drain
 from tests import builders as make

@@ -6,7 +6,7 @@ from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.decide.filter import filter_nodes
 from scheduler_core.evaluation.cluster_state import ClusterState
-from scheduler_core.evaluation.competitors import NO_REQUESTER, ContentionQuery, Requester
+from scheduler_core.evaluation.competing_volumes import NO_REQUESTER, ContentionQuery, Requester
 from scheduler_core.evaluation.contention import Contention, EquivalenceCache
 from scheduler_core.offers.ledger import Ledger, step
 from scheduler_core.offers.outstanding_offer import ObservedPod, Offered

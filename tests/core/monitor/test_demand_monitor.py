@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler_core.evaluation.cluster_state import ClusterState
-from scheduler_core.evaluation.competitors import Competitors, ContentionQuery
+from scheduler_core.evaluation.competing_volumes import Competitors, ContentionQuery
 from scheduler_core.evaluation.contention import Contention
 from scheduler_core.evaluation.volumes_anywhere import VolumesAnywhere
 from scheduler_core.monitor.demand_monitor import SETTLE_TIME, STUCK_AFTER, Misplaced, PlacementReport, Stuck

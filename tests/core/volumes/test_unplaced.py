@@ -10,7 +10,7 @@ from scheduler_core.decide.decision import Decision, FilterOptions
 from scheduler_core.decide.filter import filter_nodes
 from scheduler_core.decide.offered_nodes import make_offer
 from scheduler_core.evaluation.cluster_state import ClusterState
-from scheduler_core.evaluation.competitors import NO_REQUESTER, ContentionQuery, Requester
+from scheduler_core.evaluation.competing_volumes import NO_REQUESTER, ContentionQuery, Requester
 from scheduler_core.evaluation.contention import Contention
 from scheduler_core.offers.ledger import Ledger, step
 from scheduler_core.offers.outstanding_offer import ObservedPod, Offered

@@ -16,7 +16,7 @@ from functools import cached_property
 from itertools import chain, count
 from typing import NamedTuple
 
-from scheduler_core.caches import ChangeLog
+from scheduler_core import caches
 from scheduler_core.cluster.view import View
 from scheduler_core.evaluation.cluster_state import ClusterState
 from scheduler_core.longhorn.replica_request import ReplicaRequest
@@ -75,7 +75,7 @@ class ContentionQuery(Struct, frozen=True):
     budget: Budget
 
     @property
-    def version(self) -> tuple[ChangeLog, ChangeLog]:
+    def version(self) -> tuple[caches.ChangeLog, caches.ChangeLog]:
         return self.state.profiles.changelog, self.demand.changelog
 
 
