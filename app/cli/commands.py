@@ -10,7 +10,6 @@ from collections.abc import Callable
 from functools import cache, wraps
 from importlib import import_module
 from inspect import Parameter, Signature, signature
-from operator import itemgetter
 from typing import Annotated, Any, cast, get_type_hints
 
 import typer
@@ -148,7 +147,7 @@ def _with_single_options(command: Callable[..., None]) -> Callable[..., None]:
             options.append((getattr(group, "PLACES", {}).get(entry.name, 0), option))
     if not groups:
         return command
-    options.sort(key=itemgetter(0))
+    options.sort(key=lambda option: option[0])
 
     @wraps(command)
     def call(**values: Any) -> None:

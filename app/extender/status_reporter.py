@@ -27,14 +27,7 @@ from scheduler_core.decide.filter import filter_nodes
 from scheduler_core.evaluation.cluster_state import ClusterState
 from scheduler_core.generic.predicates import UNSCHEDULABLE
 from scheduler_core.model import kube, snapshot
-from scheduler_core.monitor.report import (
-    StatusReport,
-    WaitingRow,
-    candidate_nodes,
-    sort_candidates,
-    status_report,
-    waiting_row,
-)
+from scheduler_core.monitor import report
 from scheduler_core.predict import cluster_changes, predicted_cluster, timeline
 from scheduler_core.predict.prediction import Prediction, predict
 from scheduler_core.predict.remedies import find_remedies
@@ -166,7 +159,7 @@ class StatusReporter:
         self._contenders = contenders
         self._namespace = namespace
         self._version: int | None = None
-        self._report = StatusReport()
+        self._report = report.StatusReport()
         self._made_at = -MIN_AGE
         self._lock = asyncio.Lock()
         self._rows = RequestedResults(evaluator, "rows of waiting pods", self._work_out_row, _MAX_PODS)
@@ -181,34 +174,34 @@ class StatusReporter:
         """Runs a computation, in the middle of which decisions go first."""
         return await self._evaluator.run(work, Urgency.EXPLANATION)
 
-    async def report(self) -> StatusReport:
+    async def status_report(self) -> report.StatusReport:
         """Returns the report of a state, at most `MIN_AGE` seconds old."""
         async with self._lock:
             state = self._evaluator.state
             if state.view.version != self._version and monotonic() - self._made_at >= MIN_AGE:
-                self._report = await self.run(partial(status_report, state))
+                self._report = await self.run(partial(report.status_report, state))
                 self._version = state.view.version
                 self._made_at = monotonic()
             return self._report
 
-    async def waiting_rows(self, pods: Sequence[kube.Pod]) -> list[WaitingRow | None]:
+    async def waiting_rows(self, pods: Sequence[kube.Pod]) -> list[report.WaitingRow | None]:
         """Returns the rows of some waiting pods, None for one that is still being worked out. A row may be that of an
         earlier state until the next one is there.
         """
         return await self._rows.request([(pod.namespace, pod.name) for pod in pods])
 
-    async def _work_out_row(self, key: snapshot.NamespacedName) -> WaitingRow | None:
+    async def _work_out_row(self, key: snapshot.NamespacedName) -> report.WaitingRow | None:
         state = self._evaluator.state
         pod = state.view.snapshot.pods.get(key)
         if pod is None:
             return None
         options = self._evaluator.options
         contenders = self._evaluator.explained(self._contenders())
-        return await self.run(lambda: waiting_row(pod, state, options, contenders, cordoned_nodes(state)))
+        return await self.run(lambda: report.waiting_row(pod, state, options, contenders, cordoned_nodes(state)))
 
     async def drain(self, node: str) -> DrainReport | None:
-        (report,) = await self._drains.request((node,))
-        return report
+        (drain_report,) = await self._drains.request((node,))
+        return drain_report
 
     async def _predict_drain(self, node: str) -> DrainReport:
         state = self._read()
@@ -261,11 +254,11 @@ class StatusReporter:
 
         def work() -> ExplainedDecision:
             refused = cordoned_nodes(state)
-            nodes = candidate_nodes(state.view)
+            nodes = report.candidate_nodes(state.view)
             admitted = [name for name in nodes if name not in refused]
             decision = filter_nodes(pod, admitted, state, options, contenders)
             reasons = dict(zip(decision.candidates, decision.reasons, strict=True))
-            texts = {name: reasons[name].text for name in sort_candidates(state.view, decision)}
+            texts = {name: reasons[name].text for name in report.sort_candidates(state.view, decision)}
             texts |= {name: refused[name] for name in nodes if name in refused}
             return ExplainedDecision(state, decision, texts, explain_part(pod, decision, select(texts), state, options))
 

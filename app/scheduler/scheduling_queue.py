@@ -10,8 +10,6 @@ changes in a busy cluster, and an unschedulable pod must not be tried all the ti
 as one after it, because the attempt may have begun before the change.
 """
 
-from operator import attrgetter
-
 from scheduler_core.backoff import Backoff
 from scheduler_core.convert.generic import PendingPod
 from scheduler_core.model.generic import PodKey
@@ -74,8 +72,8 @@ class SchedulingQueue:
     def pop(self, now: float) -> PendingPod | None:
         """Returns the next pod to try, None if no pod is due. `back_off` or `discard` ends the attempt."""
         due = [queued for queued in self.pods.values() if queued.due is not None and queued.due <= now]
-        new = min((queued for queued in due if not queued.attempts), key=attrgetter("sort_key"), default=None)
-        retried = min((queued for queued in due if queued.attempts), key=attrgetter("sort_key"), default=None)
+        new = min((queued for queued in due if not queued.attempts), key=lambda queued: queued.sort_key, default=None)
+        retried = min((queued for queued in due if queued.attempts), key=lambda queued: queued.sort_key, default=None)
         queued = new or retried
         if new is not None and retried is not None:
             lead = retried.pending.pod.priority - new.pending.pod.priority

@@ -9,7 +9,6 @@ Longhorn's priorities exist so that one policy can mix both kinds. Their scores 
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from operator import attrgetter
 
 from scheduler_core.generic.cluster_state import NodeInfo
 from scheduler_core.generic.cycle_state import Argument, CycleState
@@ -144,10 +143,10 @@ def stale_safe(cycle_state: CycleState, _: Argument, node_infos: Sequence[NodeIn
 def balanced_disks(cycle_state: CycleState, _: Argument, node_infos: Sequence[NodeInfo]) -> list[int]:
     """10 less the difference between the fullest and the emptiest disk after the plan, in tenths of their limits."""
     # 10 where nothing would be placed, or there is only one disk.
-    return cycle_state.score_facts(node_infos, attrgetter("balance"))
+    return cycle_state.score_facts(node_infos, lambda facts: facts.balance)
 
 
 def least_fragmentation(cycle_state: CycleState, _: Argument, node_infos: Sequence[NodeInfo]) -> list[int]:
     """The share of the node's free bytes that is on one disk, in tenths, after the plan."""
     # The larger it is, the larger a volume that still fits. 10 where nothing would be placed, or nothing is free.
-    return cycle_state.score_facts(node_infos, attrgetter("largest_share"))
+    return cycle_state.score_facts(node_infos, lambda facts: facts.largest_share)

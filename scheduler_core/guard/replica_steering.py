@@ -19,17 +19,7 @@ from scheduler_core.cluster.update import Changes, update
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import Decision
 from scheduler_core.decide.offered_nodes import exclude
-from scheduler_core.evaluation import fit, single_node, volumes_anywhere
-from scheduler_core.evaluation.competing_volumes import (
-    CompetingVolumes,
-    FittingVolumes,
-    OfferedVolumes,
-    VolumesByOffer,
-    all_volumes,
-    by_certainty,
-    fitting_volumes,
-    without_matched_claims,
-)
+from scheduler_core.evaluation import competing_volumes, fit, single_node, volumes_anywhere
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.placement import find_candidates
 from scheduler_core.longhorn.replica_request import ReplicaRequest
@@ -138,13 +128,13 @@ class VolumesToCome(Struct, frozen=True):
     """The volumes of demand and offers that need space on a node."""
 
     demands: Demands
-    offers: VolumesByOffer
+    offers: competing_volumes.VolumesByOffer
 
     @classmethod
     def of(cls, view: View, demands: Demands, ledger: Ledger, node: str) -> "VolumesToCome":
         """Returns all that need space there."""
         offers = ledger.offers_on(node)
-        counted = without_matched_claims(demands, offers, node)
+        counted = competing_volumes.without_matched_claims(demands, offers, node)
         shown = {demand.volume.volume.name for demand in counted if demand.volume.bound}
 
         # Each kind has a watch of its own, so a volume may be shown as attached before its claim is shown as bound; it
@@ -152,7 +142,7 @@ class VolumesToCome(Struct, frozen=True):
         def counts(volume: PodVolume) -> bool:
             return volume.bound or longhorn_names(volume, view).isdisjoint(shown)
 
-        by_offer = OfferedVolumes().on_node(offers, node, view)
+        by_offer = competing_volumes.OfferedVolumes().on_node(offers, node, view)
         return cls(
             [demand for demand in counted if counts(demand.volume)],
             [(offer, [volume for volume in volumes if counts(volume)]) for offer, volumes in by_offer],
@@ -171,21 +161,23 @@ class VolumesToCome(Struct, frozen=True):
                     return volume, f"{offer.pod.namespace}/{offer.pod.name}"
         return None
 
-    def competing(self, placed: Collection[str], view: View) -> CompetingVolumes:
+    def competing(self, placed: Collection[str], view: View) -> competing_volumes.CompetingVolumes:
         """Returns the volumes by how certain they are; offers with one of the placed volumes are decided already."""
         decided = [
             volumes
             for offer, volumes in self.offers
             if offer.priority is None and any(not longhorn_names(volume, view).isdisjoint(placed) for volume in volumes)
         ]
-        competing = by_certainty(self.demands, self.offers)
+        competing = competing_volumes.by_certainty(self.demands, self.offers)
         return competing._replace(demanded=[*competing.demanded, *chain.from_iterable(decided)])
 
 
-def placed_identities(competing: CompetingVolumes, allowed: Collection[str], view: View) -> frozenset[str]:
+def placed_identities(
+    competing: competing_volumes.CompetingVolumes, allowed: Collection[str], view: View
+) -> frozenset[str]:
     """Returns the identities of competing volumes that are placed, by the allowed Longhorn names or by the view."""
     placed: set[str] = set()
-    for key, volume in all_volumes(competing).volumes.items():
+    for key, volume in competing_volumes.all_volumes(competing).volumes.items():
         names = longhorn_names(volume, view)
         # The view may show a replica with a disk before it shows that the claim is bound.
         ahead = not volume.bound and any(replica.disk_id for name in names for replica in view.replicas_of(name))
@@ -209,7 +201,7 @@ class Steering:
         self,
         placement: Placement,
         view: View,
-        competing: Callable[[str], CompetingVolumes],
+        competing: Callable[[str], competing_volumes.CompetingVolumes],
         budget: Budget,
         *,
         other_nodes: bool,
@@ -219,7 +211,7 @@ class Steering:
         self._competing = competing
         self._budget = budget
         self._other_nodes = other_nodes
-        self._promised: dict[str, FittingVolumes] = {}
+        self._promised: dict[str, competing_volumes.FittingVolumes] = {}
         self.keeps_offers = True  # whether the place keeps what undecided pods were offered, too
         self.breaks_promise = False  # whether what was promised does not fit with Longhorn's own choice
 
@@ -256,7 +248,7 @@ class Steering:
         name = candidate.node
         if name not in self._promised:
             may_fit_there = partial(may_fit, self._view, name=name, budget=self._budget)
-            self._promised[name] = fitting_volumes(self._competing(name), may_fit_there)
+            self._promised[name] = competing_volumes.fitting_volumes(self._competing(name), may_fit_there)
         fitting = self._promised[name]
         promised = list((fitting.volumes if with_offers else fitting.demanded).values())
         if not promised:

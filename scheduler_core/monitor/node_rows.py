@@ -5,7 +5,6 @@ the order that a reader asks for, and pages of equal length of many rows.
 from collections.abc import Iterable, Sequence
 from enum import IntEnum, StrEnum
 from functools import cached_property
-from operator import attrgetter
 from typing import Generic, TypeVar
 
 from scheduler_core.evaluation.cluster_state import ClusterState
@@ -109,7 +108,7 @@ class ZoneRows(Struct, frozen=True):
 def node_rows(state: ClusterState) -> tuple[NodeRow, ...]:
     """Returns a row for each Longhorn node, worst first."""
     return tuple(
-        sorted((_node_row(state, node) for node in state.view.cluster.nodes.values()), key=attrgetter("badness"))
+        sorted((_node_row(state, node) for node in state.view.cluster.nodes.values()), key=lambda row: row.badness)
     )
 
 
@@ -231,7 +230,7 @@ class DiskRow(Struct, frozen=True):
 
 def sort_nodes(rows: Iterable[NodeRow], order: RowOrder) -> tuple[NodeRow, ...]:
     if order is RowOrder.WORST:
-        return tuple(sorted(rows, key=attrgetter("badness")))
+        return tuple(sorted(rows, key=lambda row: row.badness))
     return tuple(sorted(rows, key=lambda row: (_bytes(row.space, order), natural_key(row.name))))
 
 
@@ -242,7 +241,7 @@ def sort_disks(rows: Iterable[NodeRow], order: RowOrder) -> tuple[DiskRow, ...]:
         return _bytes(row.usage, order), natural_key(row.usage.node), natural_key(row.usage.disk)
 
     disks = (DiskRow(row.zone, usage) for row in rows for usage in row.disks)
-    return tuple(sorted(disks, key=attrgetter("badness") if order is RowOrder.WORST else key))
+    return tuple(sorted(disks, key=lambda row: row.badness if order is RowOrder.WORST else key))
 
 
 def _bytes(space: SpaceTotal | DiskUsage, order: RowOrder) -> int:

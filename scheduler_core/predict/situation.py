@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from functools import cached_property
 from itertools import pairwise
-from operator import itemgetter
 
 from scheduler_core.model import kube, snapshot
 from scheduler_core.model.generic import DisruptionBudget, PodKey
@@ -45,7 +44,7 @@ class DisruptionBudgets:
     @cached_property
     def _pods_by_namespace(self) -> dict[str, list[kube.Pod]]:
         pods: dict[str, list[kube.Pod]] = {}
-        for _, pod in sorted(self._cluster.snapshot.pods.items(), key=itemgetter(0)):
+        for _, pod in sorted(self._cluster.snapshot.pods.items(), key=lambda item: item[0]):
             if pod.live:
                 pods.setdefault(pod.namespace, []).append(pod)
         return pods

@@ -177,7 +177,7 @@ class ZoneLines(Struct, frozen=True):
 
 async def overview(site: Site, query: PageQuery) -> Context:
     """Returns the content of the first page: the tiles, the pods that wait longest, and the nodes, worst first."""
-    report = await site.sources.reporter.report()
+    report = await site.sources.reporter.status_report()
     waiting = await site.sources.reporter.waiting_rows(report.waiting[:_FIRST_WAITING])
     pods = await _with_remedies(site, report.waiting[:_FIRST_WAITING], waiting)
     losses = site.sources.losses.latest
@@ -248,7 +248,7 @@ async def _with_remedies(
 
 async def waiting_list(site: Site, query: PageQuery) -> Context:
     """Returns the pods that wait, the oldest first."""
-    report = await site.sources.reporter.report()
+    report = await site.sources.reporter.status_report()
     pods = [pod for pod in report.waiting if query.selects(pod.key)]
     page = node_rows.page_of(pods, query.page)
     rows = await site.sources.reporter.waiting_rows(page.rows)
@@ -287,7 +287,7 @@ async def decision_list(site: Site, query: PageQuery) -> Context:
 
 async def node_view(site: Site, _: PageQuery, name: str) -> Context | None:
     """Returns a node with its disks and pods, None if there is no Longhorn node of this name."""
-    report = await site.sources.reporter.report()
+    report = await site.sources.reporter.status_report()
     row = next((each for each in report.rows if each.name == name), None)
     if row is None:
         return None
