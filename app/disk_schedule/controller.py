@@ -26,7 +26,7 @@ from app.kube.resources import DISK_SCHEDULES
 from app.runtime.event_recorder import EventRecorder
 from app.runtime.probes import BEHIND_HELP, PREFIX, Reading, gauge_family, process_registry
 from app.runtime.work_queue import QueueObserver, Requeue, WorkQueue
-from scheduler_core.convert import kube, meta
+from scheduler_core.convert import kube, wire_types
 from scheduler_core.disk_schedule import writes as disk_writes
 from scheduler_core.model.disk_schedule import DiskSchedule, RequestKind
 from scheduler_core.model.kube import condition
@@ -153,7 +153,7 @@ class ControllerContext(Struct, frozen=True):
         """Records what a person must know about the object of this kind that was read as `raw`."""
         if self.events is None:
             return
-        metadata = meta.header(raw)
+        metadata = wire_types.header(raw)
         # All kinds of Longhorn have one apiVersion.
         about = kube.ObjectReference(DISK_SCHEDULES.api_version, kind, self.namespace, metadata.name, metadata.uid)
         self.events.record(about, reason, message, normal=normal)

@@ -15,7 +15,7 @@ from app.kube.reflector import Key
 from app.kube.store import Objects
 from scheduler_core import errors
 from scheduler_core.convert import disk_schedule as convert
-from scheduler_core.convert import meta, snapshot_kinds
+from scheduler_core.convert import snapshot_kinds, wire_types
 from scheduler_core.disk_schedule.writes import DISK_ALLOCATION
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.disk_schedule import BackingImageCopies, Fault
@@ -90,7 +90,7 @@ class Informer(Objects[InformerObject[_Value]]):
         """Reads an object that a watch delivers. It is the cached one if it has this version: mostly this process has
         written it. Raises an ObjectError if it has no name.
         """
-        metadata = meta.header(raw)
+        metadata = wire_types.header(raw)
         cached = self.get(metadata.name)
         if cached is not None and cached.version == metadata.version != "":
             return metadata.name, cached
@@ -98,7 +98,7 @@ class Informer(Objects[InformerObject[_Value]]):
 
     def object_of(self, raw: bytes | msgspec.Raw) -> InformerObject[_Value]:
         """Reads an object; one that cannot be read has a Fault. Raises an ObjectError if it has no name."""
-        metadata = meta.header(raw)
+        metadata = wire_types.header(raw)
         try:
             value = self._read(raw)
         except errors.ObjectError as error:

@@ -35,7 +35,7 @@ from app.runtime.elector import Elector
 from app.runtime.event_recorder import EventRecorder
 from app.runtime.probes import Health, UnavailableError, probe_application
 from scheduler_core import errors
-from scheduler_core.convert import disk_schedule, kube, meta
+from scheduler_core.convert import disk_schedule, kube, wire_types
 from scheduler_core.leadership.election import ElectionTiming
 from scheduler_core.model.kube import FINISHED_PHASES
 from scheduler_core.structs import Struct
@@ -60,7 +60,7 @@ class Obstacle(Struct, frozen=True):
 def _decode_pod(raw: bytes | msgspec.Raw) -> tuple[Key, str | None]:
     """Returns a pod's name as key, and as value unless it has ended."""
     # No more is read, because a pod that cannot be read forbids nothing.
-    name = meta.header(raw).name
+    name = wire_types.header(raw).name
     return name, None if kube.POD_PHASE.decode(raw) in FINISHED_PHASES else name
 
 

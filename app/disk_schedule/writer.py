@@ -30,7 +30,7 @@ from app.kube.client import ApiError, KubeClient, pages
 from app.kube.resources import DISK_SCHEDULES, LONGHORN_BACKING_IMAGES, LONGHORN_REPLICAS, LONGHORN_VOLUMES, Resource
 from scheduler_core import errors
 from scheduler_core.convert import disk_schedule as convert
-from scheduler_core.convert.meta import header
+from scheduler_core.convert.wire_types import header
 from scheduler_core.disk_schedule import writes as disk_writes
 from scheduler_core.disk_schedule.writes import set_requirement
 from scheduler_core.model.disk_schedule import FINALIZER, Allocation, DiskSchedule, DiskScheduleSpec, Fault, RequestKind

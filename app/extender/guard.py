@@ -29,7 +29,7 @@ from app.kube.resources import LONGHORN_REPLICAS
 from app.runtime.decision_thread import Urgency
 from app.schemas.state import GuardActivity
 from scheduler_core import errors
-from scheduler_core.convert import admission, meta, snapshot_kinds
+from scheduler_core.convert import admission, snapshot_kinds, wire_types
 from scheduler_core.decide.decision import Competing, Contenders
 from scheduler_core.decide.extender_settings import ExtenderSettings, GuardMode
 from scheduler_core.guard import placement_guard
@@ -72,7 +72,7 @@ class GuardContext(Struct, frozen=True):
     obstacle: Callable[[], str]  # returns why API servers cannot reach this guard, "" if nothing is known to prevent it
 
 
-class _ReplicaList(meta.Wire):
+class _ReplicaList(wire_types.Wire):
     items: list[Any]
 
 
@@ -86,7 +86,7 @@ async def written_replicas(client: KubeClient, namespace: str, node: str) -> Seq
     query = {"labelSelector": f"{NODE_LABEL}={node}"}
     raw = await client.get(LONGHORN_REPLICAS.path(namespace), query, READ_SECONDS)
     replicas: list[Replica] = []
-    for entry in meta.decode_json("ReplicaList", raw, _ReplicaList).items:
+    for entry in wire_types.decode_json("ReplicaList", raw, _ReplicaList).items:
         try:
             replicas.append(snapshot_kinds.REPLICA.read(entry))
         except errors.ObjectError as error:

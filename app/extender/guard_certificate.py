@@ -43,7 +43,7 @@ from app.kube.client import STRATEGIC_MERGE_PATCH, ApiError, KubeClient
 from app.kube.resources import MUTATING_WEBHOOKS, SECRETS
 from app.runtime.logs import ProblemLog
 from scheduler_core import errors
-from scheduler_core.convert.meta import Metadata, Wire, decode_json
+from scheduler_core.convert.wire_types import Metadata, Wire, decode_json
 from scheduler_core.leadership.endpoint_slice import PLACEMENT_GUARD
 from scheduler_core.structs import Struct, replace
 

@@ -14,7 +14,7 @@ from app.extender import installation_calls, offer_store
 from app.kube import cluster_cache, resources
 from app.kube.client import ApiError, KubeClient, pages
 from scheduler_core import errors
-from scheduler_core.convert import installed_objects, kube, leadership, meta, snapshot_kinds
+from scheduler_core.convert import installed_objects, kube, leadership, snapshot_kinds, wire_types
 from scheduler_core.decide.extender_settings import ExtenderSettings, SettingsHistory, SettingsSource
 from scheduler_core.installation.facts import PROGRAM, Caller, GuardTrial, Installation, ProbeResult, ProcessReport
 from scheduler_core.installation.kube_scheduler_config import SECOND_SCHEDULER
@@ -288,7 +288,7 @@ def _addresses(raw: bytes) -> tuple[str, ...]:
 
 
 def _extender_settings(raw: bytes) -> ExtenderSettings:
-    data = meta.decode_json("ConfigMap", raw, kube.ConfigMap).data or {}
+    data = wire_types.decode_json("ConfigMap", raw, kube.ConfigMap).data or {}
     return SettingsHistory().merge([SettingsSource(f"ConfigMap {PROGRAM}", data)])
 
 

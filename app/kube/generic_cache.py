@@ -20,7 +20,7 @@ from app.kube.resources import Resource
 from app.kube.store import Objects, Store, Watch, intern_texts
 from scheduler_core import errors
 from scheduler_core.convert import generic
-from scheduler_core.convert.fields import Fields
+from scheduler_core.convert.wire_types import Fields
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.model.generic import Controller
 from scheduler_core.model.kube import Pod

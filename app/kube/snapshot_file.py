@@ -16,7 +16,7 @@ import msgspec
 
 from app.kube.resources import LONGHORN_NODES
 from scheduler_core import errors
-from scheduler_core.convert import generic, json_text, kubectl, meta, snapshot_kinds
+from scheduler_core.convert import generic, json_text, kubectl, snapshot_kinds, wire_types
 from scheduler_core.decide.kube_scheduler_filters import VolumeAffinity
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.policy import Policy
@@ -83,7 +83,7 @@ def _check_version(source: str, kind: snapshot_kinds.SnapshotKind, raw: Any) -> 
     if kind.group == LONGHORN_NODES.group and version != expected:
         command = f"kubectl get {kind.kind.lower()}s.{LONGHORN_NODES.version}.{LONGHORN_NODES.group} -A -o yaml"
         raise SnapshotFileError(
-            f"{source}: {meta.object_name(kind.label, raw)}: {version} is not read, {expected} is: {command}"
+            f"{source}: {wire_types.object_name(kind.label, raw)}: {version} is not read, {expected} is: {command}"
         )
 
 
@@ -291,7 +291,7 @@ def _read_generic(
 
 def _check_new(key: object, known: Mapping[Any, object], kind: str, raw: object) -> None:
     if key in known:
-        raise errors.ObjectError(meta.object_name(kind, raw), "", "is in the file twice")
+        raise errors.ObjectError(wire_types.object_name(kind, raw), "", "is in the file twice")
 
 
 def _policy_warnings(state: GenericClusterState, pods: Iterable[generic.PendingPod], policy: Policy) -> Iterator[str]:

@@ -29,7 +29,7 @@ from msgspec import structs
 from app.kube.client import KubeClient
 from app.kube.reflector import CacheStatus, Decode, Key, Phase, Reflector, Timing
 from app.kube.resources import CONFIG_MAPS, Resource
-from scheduler_core.convert import kube, meta
+from scheduler_core.convert import kube, wire_types
 from scheduler_core.structs import Struct, field, is_struct_type
 
 MAX_UNREADABLE_LISTED = 50
@@ -259,7 +259,7 @@ class ConfigMapCache(Store):
 
 
 def _decode(raw: bytes | msgspec.Raw) -> tuple[Key, Mapping[str, str] | None]:
-    config_map = meta.decode_json("ConfigMap", raw, kube.ConfigMap)
+    config_map = wire_types.decode_json("ConfigMap", raw, kube.ConfigMap)
     return config_map.metadata.name, config_map.data or {}
 
 

@@ -12,7 +12,7 @@ import msgspec
 import yaml
 
 from app.kube.resources import LONGHORN_NODES
-from scheduler_core.convert import json_text, meta
+from scheduler_core.convert import json_text, wire_types
 from scheduler_core.errors import ObjectError
 
 # No Kubernetes object is nested nearly as deeply.
@@ -154,7 +154,7 @@ def _matches_subject(raw: object, subject: str) -> bool:
     # Messages name the group of Longhorn's kinds only.
     if group and group != LONGHORN_NODES.group:
         kinds.append(kind)
-    return version != "" and any(subject == meta.object_name(name, raw) for name in kinds)
+    return version != "" and any(subject == wire_types.object_name(name, raw) for name in kinds)
 
 
 def _objects(value: object, path: json_text.Path) -> list[tuple[json_text.Path, object]]:

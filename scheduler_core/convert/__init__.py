@@ -1,11 +1,12 @@
 """Converts Kubernetes objects to model values and back. Raw field names are known here, and as the paths at the fields
 of the models.
 
-Data flow: bytes or YAML (`app/kube`) → a wire Struct (derived by `fields`; msgspec checks the types and names the field) →
+Data flow: bytes or YAML (`app/kube`) → a wire Struct (derived by `wire_types`; msgspec checks the types and names the field) →
 a frozen model value. The package is in the core because recorded decisions (`longhorn/vectors.py`) are written in the same
 fields; it is pure: values in, values out. A reader raises ObjectError, with the object and the field, if it cannot read one.
 
-fields              derives wire types and constructors from the paths at the fields of models
+wire_types          what all wire types share, and the derivation of the others, with constructors, from the paths at the fields of models;
+                    name, version and finalizers of any object
 snapshot_kinds      the kinds that a snapshot may hold, and how each is read; Longhorn's custom resources
 kube                nodes, pods, claims, volumes, snapshots, classes, attachments and PodDisruptionBudgets;
                     Events as recorders write them
@@ -20,5 +21,4 @@ installed_objects   what a diagnosis reads and creates
 redact              objects cut down to what decisions read, for bug reports
 json_text           places in a JSON text, and keys that are written twice, for error messages
 decision_replay     replays recorded decisions of files, and compares them with the engine's
-meta                what all wire types share; name, version and finalizers of any object
 """

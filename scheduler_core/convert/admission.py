@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from scheduler_core import errors
-from scheduler_core.convert import fields, installed_objects, meta, snapshot_kinds
+from scheduler_core.convert import installed_objects, snapshot_kinds, wire_types
 from scheduler_core.model import longhorn
 from scheduler_core.model.longhorn import DISK_LABEL, NODE_LABEL, REVIEWED, Placement
 from scheduler_core.structs import Struct
@@ -22,20 +22,20 @@ JsonPatch = list[dict[str, Any]]
 
 
 _REVIEW = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}
-_MIGRATION_ENGINE = fields.value_at("Replica.longhorn.io", "spec.migrationEngineName", "")
-_ANNOTATIONS = fields.value_at("Replica.longhorn.io", "metadata.annotations", dict[str, str]())
+_MIGRATION_ENGINE = wire_types.value_at("Replica.longhorn.io", "spec.migrationEngineName", "")
+_ANNOTATIONS = wire_types.value_at("Replica.longhorn.io", "metadata.annotations", dict[str, str]())
 # What a diagnosis reads in the object that it would have created.
 TRIAL_PATCH = [
     {"op": "add", "path": f"/metadata/annotations/{installed_objects.ANSWERED.replace('/', '~1')}", "value": "true"}
 ]
 
 
-class _Kind(meta.Wire):
+class _Kind(wire_types.Wire):
     group: str = ""
     kind: str = ""
 
 
-class _Request(meta.Wire):
+class _Request(wire_types.Wire):
     uid: str
     kind: _Kind | None = None
     operation: str = ""
@@ -44,7 +44,7 @@ class _Request(meta.Wire):
     old: Any = msgspec.field(default=None, name="oldObject")
 
 
-class _Review(meta.Wire):
+class _Review(wire_types.Wire):
     request: _Request
     api_version: str = ""
     kind: str = ""
@@ -62,7 +62,7 @@ class AdmissionRequest(Struct, frozen=True):
 
 def admission_request(review: object) -> AdmissionRequest:
     """Reads a decoded AdmissionReview of admission.k8s.io/v1."""
-    wire = meta.decode_object(_REVIEW["kind"], review, _Review)
+    wire = wire_types.decode_object(_REVIEW["kind"], review, _Review)
     for (field, expected), value in zip(_REVIEW.items(), (wire.api_version, wire.kind), strict=True):
         if value != expected:
             raise errors.ObjectError(_REVIEW["kind"], field, f"is {value[:64]!r}, not {expected!r}")

@@ -13,8 +13,15 @@ from typing import Any
 
 import msgspec
 
-from scheduler_core.convert.fields import value_at
-from scheduler_core.convert.meta import Metadata, Wire, WireCondition, conditions, decode_json, stored_body
+from scheduler_core.convert.wire_types import (
+    Metadata,
+    Wire,
+    WireCondition,
+    conditions,
+    decode_json,
+    stored_body,
+    value_at,
+)
 from scheduler_core.errors import ObjectError
 from scheduler_core.model import disk_schedule as model
 from scheduler_core.model import kube, longhorn, quantity

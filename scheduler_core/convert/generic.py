@@ -17,9 +17,8 @@ from typing import Annotated, Any
 import msgspec
 
 from scheduler_core.convert import pod_constraints
-from scheduler_core.convert.fields import Fields, list_of, map_of
 from scheduler_core.convert.kube import CLAIM_VOLUME, POD, pod_volumes
-from scheduler_core.convert.meta import Metadata, Wire, WireCondition, conditions
+from scheduler_core.convert.wire_types import Fields, Metadata, Wire, WireCondition, conditions, list_of, map_of
 from scheduler_core.errors import ObjectError
 from scheduler_core.model import generic, kube
 from scheduler_core.model.constraints import (

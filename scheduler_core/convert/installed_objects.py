@@ -13,10 +13,18 @@ from typing import Annotated, Any
 import msgspec
 
 from scheduler_core import errors
-from scheduler_core.convert.fields import Fields, list_of, value_at
 from scheduler_core.convert.kube import CLAIM_VOLUME, pod_volumes
-from scheduler_core.convert.meta import Metadata, Wire, WireCondition, conditions, decode_json
 from scheduler_core.convert.pod_constraints import WireResources
+from scheduler_core.convert.wire_types import (
+    Fields,
+    Metadata,
+    Wire,
+    WireCondition,
+    conditions,
+    decode_json,
+    list_of,
+    value_at,
+)
 from scheduler_core.leadership.endpoint_slice import EXTENDER_WITH_TLS, PLACEMENT_GUARD
 from scheduler_core.model import constraints, installation, kube
 from scheduler_core.structs import Struct

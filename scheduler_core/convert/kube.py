@@ -8,8 +8,17 @@ import msgspec
 
 from scheduler_core import errors
 from scheduler_core.convert import pod_constraints
-from scheduler_core.convert.fields import Fields, list_of, value_at
-from scheduler_core.convert.meta import Metadata, OwnerReference, Wire, WireCondition, conditions, subject
+from scheduler_core.convert.wire_types import (
+    Fields,
+    Metadata,
+    OwnerReference,
+    Wire,
+    WireCondition,
+    conditions,
+    list_of,
+    subject,
+    value_at,
+)
 from scheduler_core.model import generic, kube
 from scheduler_core.model.constraints import LabelSelector, Requirement
 from scheduler_core.model.kube import condition

@@ -8,8 +8,8 @@ from functools import reduce
 from typing import Annotated, Any
 
 from scheduler_core import errors
-from scheduler_core.convert import generic, kube, meta, snapshot_kinds
-from scheduler_core.convert.fields import Fields
+from scheduler_core.convert import generic, kube, snapshot_kinds, wire_types
+from scheduler_core.convert.wire_types import Fields
 from scheduler_core.model.kube import Claim, ClaimVolume, Pod
 from scheduler_core.model.longhorn import BEST_EFFORT, DISABLED, Volume
 from scheduler_core.structs import Struct
@@ -68,14 +68,16 @@ def read_pod(kind: str, raw: Any) -> Pod:
     template = reduce(lambda part, key: _mapping(part.get(key)), path.split("."), raw)
     spec = template.get("spec")
     if not isinstance(spec, Mapping):
-        raise errors.ObjectError(meta.object_name(kind, raw), path, "is missing, so there is no pod to decide about")
+        raise errors.ObjectError(
+            wire_types.object_name(kind, raw), path, "is missing, so there is no pod to decide about"
+        )
     if kind == "DaemonSet":
         spec = {**spec, "tolerations": [*(spec.get("tolerations") or ()), *_DAEMON_TOLERATIONS]}
     own = {"name": f"{workload.name}-0", "namespace": raw["metadata"].get("namespace")}
     try:
         pod = generic.SCHEDULED_POD.read({"metadata": {**_mapping(template.get("metadata")), **own}, "spec": spec})
     except errors.ObjectError as error:
-        raise type(error)(meta.object_name(kind, raw), f"{path}.{error.field}", error.problem) from error
+        raise type(error)(wire_types.object_name(kind, raw), f"{path}.{error.field}", error.problem) from error
     mounted = (volume for volume in pod.volumes if volume.name not in own_claims)
     created = (ClaimVolume(volume, f"{volume}-{pod.name}", claim) for volume, claim in own_claims.items())
     return Pod(pod.namespace, pod.name, volumes=(*mounted, *created), scheduling=pod.scheduling)

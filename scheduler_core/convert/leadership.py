@@ -11,8 +11,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from scheduler_core.convert.fields import Fields
-from scheduler_core.convert.meta import Metadata, Wire, decode_json, stored_body
+from scheduler_core.convert.wire_types import Fields, Metadata, Wire, decode_json, stored_body
 from scheduler_core.leadership.election import LeaseRecord
 from scheduler_core.leadership.endpoint_slice import Endpoint, LeaderService, Slice
 from scheduler_core.structs import Struct

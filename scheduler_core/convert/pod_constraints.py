@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from scheduler_core.convert.meta import Wire
+from scheduler_core.convert.wire_types import Wire
 from scheduler_core.errors import ObjectError, QuantityError
 from scheduler_core.model import constraints, quantity
 

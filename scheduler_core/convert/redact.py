@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from scheduler_core.convert import disk_schedule, generic, kubectl, meta, snapshot_kinds
-from scheduler_core.convert.fields import Fields
+from scheduler_core.convert import disk_schedule, generic, kubectl, snapshot_kinds, wire_types
+from scheduler_core.convert.wire_types import Fields
 from scheduler_core.model import kube, longhorn
 
 _ANNOTATIONS = frozenset(
@@ -40,11 +40,11 @@ PROVISIONER = "driver.longhorn.io"
 
 def redact(kind: snapshot_kinds.SnapshotKind, api_version: str, raw: bytes | msgspec.Raw) -> dict[str, Any]:
     """The redacted object as data, to be printed as JSON or YAML."""
-    wire = meta.decode_json(kind.label, raw, kind.fields.wire)
+    wire = wire_types.decode_json(kind.label, raw, kind.fields.wire)
     model = kind.fields.construct(wire)  # what is written must be readable
     body = _omit_none(msgspec.to_builtins(wire))
     if kind.field in _FILTERED:
-        filtered = meta.decode_json(kind.label, raw, _FILTERED[kind.field].wire)
+        filtered = wire_types.decode_json(kind.label, raw, _FILTERED[kind.field].wire)
         body = _merge(body, _omit_none(msgspec.to_builtins(filtered)))
     # Claims may select free PersistentVolumes by any label.
     selectable = isinstance(model, kube.PersistentVolume) and model.available is not None
@@ -62,7 +62,7 @@ def redact(kind: snapshot_kinds.SnapshotKind, api_version: str, raw: bytes | msg
 
 def redact_namespace(raw: bytes | msgspec.Raw) -> dict[str, Any]:
     """A namespace as data: its name and its labels, for `keep_selected_labels`."""
-    body = _omit_none(msgspec.to_builtins(meta.decode_json("Namespace", raw, generic.NAMESPACE.wire)))
+    body = _omit_none(msgspec.to_builtins(wire_types.decode_json("Namespace", raw, generic.NAMESPACE.wire)))
     body["metadata"].pop("annotations", None)
     return {"apiVersion": "v1", "kind": "Namespace", **body}
 
@@ -70,7 +70,9 @@ def redact_namespace(raw: bytes | msgspec.Raw) -> dict[str, Any]:
 def redact_stateful_set(raw: bytes | msgspec.Raw) -> dict[str, Any]:
     """A StatefulSet as data: what predictions read of it."""
     kind = "StatefulSet"
-    wires = [meta.decode_json(kind, raw, wire) for wire in (kubectl.WORKLOAD_FIELDS[kind].wire, generic.TEMPLATE.wire)]
+    wires = [
+        wire_types.decode_json(kind, raw, wire) for wire in (kubectl.WORKLOAD_FIELDS[kind].wire, generic.TEMPLATE.wire)
+    ]
     kubectl.read_pod(kind, msgspec.json.decode(raw))  # what is written must be readable
     body = _merge(*(_omit_none(msgspec.to_builtins(wire)) for wire in wires))
     metadata = body["spec"]["template"].setdefault("metadata", {})

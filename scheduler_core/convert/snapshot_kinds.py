@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 
 from scheduler_core import errors
-from scheduler_core.convert import disk_schedule, generic, kube, meta
-from scheduler_core.convert.fields import Fields, map_of, value_at
+from scheduler_core.convert import disk_schedule, generic, kube, wire_types
 from scheduler_core.convert.kube import DISRUPTION_BUDGET
+from scheduler_core.convert.wire_types import Fields, map_of, value_at
 from scheduler_core.model import disk_schedule as model
 from scheduler_core.model import longhorn
 from scheduler_core.model.snapshot import NamespacedName, Snapshot
@@ -46,7 +46,7 @@ REPLICA = Fields("Replica.longhorn.io", longhorn.Replica)
 BACKING_IMAGE = Fields(
     "BackingImage.longhorn.io",
     longhorn.BackingImage,
-    disks=(lambda files: tuple(sorted(files or ())), map_of(meta.Wire | None)),
+    disks=(lambda files: tuple(sorted(files or ())), map_of(wire_types.Wire | None)),
 )
 BACKUP = Fields("Backup.longhorn.io", longhorn.Backup)
 ENGINE_IMAGE = Fields("EngineImage.longhorn.io", longhorn.EngineImage)
@@ -56,14 +56,14 @@ INSTANCE_MANAGER = Fields("InstanceManager.longhorn.io", longhorn.InstanceManage
 SETTING = value_at("Setting.longhorn.io", "value", "")
 
 
-class _Spec(meta.Wire):
+class _Spec(wire_types.Wire):
     name: Any = None
     node_id: Any = msgspec.field(default=None, name="nodeID")
     replicas: Any = None
     backing_images: Any = None
 
 
-class _Status(meta.Wire):
+class _Status(wire_types.Wire):
     replicas: Any = None
     backing_images: Any = None
     conditions: Any = None
@@ -114,14 +114,14 @@ class SnapshotKind(Struct, frozen=True):
 
     def read(self, raw: object) -> tuple[Key, object]:
         """The key and the model of one decoded object."""
-        return self._convert_wire(meta.decode_object(self.label, raw, self.fields.wire))
+        return self._convert_wire(wire_types.decode_object(self.label, raw, self.fields.wire))
 
     def decode(self, raw: bytes | msgspec.Raw) -> tuple[Key, object]:
         """The key and the model of an object of the API server."""
-        return self._convert_wire(meta.decode_json(self.label, raw, self.fields.wire))
+        return self._convert_wire(wire_types.decode_json(self.label, raw, self.fields.wire))
 
-    def _convert_wire(self, wire: meta.Wire) -> tuple[Key, object]:
-        metadata: meta.Metadata | None = getattr(wire, "metadata", None)
+    def _convert_wire(self, wire: wire_types.Wire) -> tuple[Key, object]:
+        metadata: wire_types.Metadata | None = getattr(wire, "metadata", None)
         if metadata is None or not metadata.name:
             raise errors.ObjectError(self.label, "metadata.name", "is missing")
         key: Key = (metadata.namespace or "default", metadata.name) if self.namespaced else metadata.name

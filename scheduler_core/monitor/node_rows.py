@@ -238,10 +238,12 @@ def sort_disks(rows: Iterable[NodeRow], order: RowOrder) -> tuple[DiskRow, ...]:
     """Returns the disks of nodes in an order, ties by node and disk."""
 
     def key(row: DiskRow) -> tuple[object, ...]:
+        if order is RowOrder.WORST:
+            return row.badness
         return _bytes(row.usage, order), natural_key(row.usage.node), natural_key(row.usage.disk)
 
     disks = (DiskRow(row.zone, usage) for row in rows for usage in row.disks)
-    return tuple(sorted(disks, key=lambda row: row.badness if order is RowOrder.WORST else key))
+    return tuple(sorted(disks, key=key))
 
 
 def _bytes(space: SpaceTotal | DiskUsage, order: RowOrder) -> int:

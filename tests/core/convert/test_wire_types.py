@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from msgspec import Struct
 
-from scheduler_core.convert.fields import Fields
+from scheduler_core.convert.wire_types import Fields
 from scheduler_core.errors import ObjectError, OversizeError
 from scheduler_core.model.quantity import read_size
 
