@@ -19,8 +19,7 @@ from app.kube.reflector import CacheStatus, Decode, Key, Timing
 from app.kube.resources import Resource
 from app.kube.store import Objects, Store, Watch, intern_texts
 from scheduler_core import errors
-from scheduler_core.convert import generic
-from scheduler_core.convert.wire_types import Fields
+from scheduler_core.convert import generic, wire_types
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.model.generic import Controller
 from scheduler_core.model.kube import Pod
@@ -44,7 +43,7 @@ class CacheObserver(Protocol):
         """Returns the pod as the state counts it. Called after each change and each `GenericCache.recount`."""
 
 
-def _decode(kind: Fields[Any], key: Callable[[Any], Key], raw: bytes | msgspec.Raw) -> tuple[Key, Any]:
+def _decode(kind: wire_types.Fields[Any], key: Callable[[Any], Key], raw: bytes | msgspec.Raw) -> tuple[Key, Any]:
     value = kind.decode(raw)
     intern_texts(value)
     return key(value), value
@@ -77,7 +76,7 @@ class _Kind(Struct, frozen=True):
     drop: Callable[[GenericClusterState, Any], GenericClusterState]  # returns the state without the object of a key
 
 
-def _controller_kind(resource: Resource, kind: Fields[Controller]) -> _Kind:
+def _controller_kind(resource: Resource, kind: wire_types.Fields[Controller]) -> _Kind:
     return _Kind(
         resource,
         partial(_decode, kind, _NAMESPACED_NAME),

@@ -13,41 +13,33 @@ from typing import Any
 
 import msgspec
 
-from scheduler_core.convert.wire_types import (
-    Metadata,
-    Wire,
-    WireCondition,
-    conditions,
-    decode_json,
-    stored_body,
-    value_at,
-)
+from scheduler_core.convert import wire_types
 from scheduler_core.errors import ObjectError
 from scheduler_core.model import disk_schedule as model
 from scheduler_core.model import kube, longhorn, quantity
 from scheduler_core.model.disk_schedule import Allocation, AllocationState, Fault, RequestKind
 
-VOLUME_OF_REPLICA = value_at("Replica.longhorn.io", f"metadata.labels[{longhorn.VOLUME_LABEL}]", "")
+VOLUME_OF_REPLICA = wire_types.value_at("Replica.longhorn.io", f"metadata.labels[{longhorn.VOLUME_LABEL}]", "")
 
 
-def is_owned_by_longhorn(metadata: Metadata, conditions: Iterable[kube.Condition]) -> bool:
+def is_owned_by_longhorn(metadata: wire_types.Metadata, conditions: Iterable[kube.Condition]) -> bool:
     """Whether longhorn-manager's own controller answers a DiskSchedule; a new one has no condition yet."""
     owners = metadata.owner_references or ()
     return any(owner.kind == "Node" for owner in owners) or any(each.type == "Ready" for each in conditions)
 
 
-class _Spec(Wire):
+class _Spec(wire_types.Wire):
     versions: tuple[dict[str, Any], ...] = ()
 
 
-class _Definition(Wire):
-    metadata: Metadata
+class _Definition(wire_types.Wire):
+    metadata: wire_types.Metadata
     spec: _Spec
 
 
 def longhorns_definition(raw: bytes | msgspec.Raw) -> tuple[str, bool]:
     """The name of a CustomResourceDefinition of DiskSchedules, and whether it is longhorn-manager's."""
-    definition = decode_json("CustomResourceDefinition", raw, _Definition)
+    definition = wire_types.decode_json("CustomResourceDefinition", raw, _Definition)
     path = ("schema", "openAPIV3Schema", "properties", "status", "properties")
     ours = any("storageAvailable" in reduce(_object_field, path, version) for version in definition.spec.versions)
     return definition.metadata.name, not ours
@@ -89,11 +81,11 @@ _UNDECIDED_STATES = ("", "unknown")
 Json = dict[str, Any]
 
 
-class _Metadata(Metadata):
+class _Metadata(wire_types.Metadata):
     finalizers: list[str] | None = None
 
 
-class DiskSchedule(Wire):
+class DiskSchedule(wire_types.Wire):
     """longhorn.io DiskSchedule or BackingImage; spec and status are checked field by field."""
 
     metadata: _Metadata
@@ -101,14 +93,14 @@ class DiskSchedule(Wire):
     status: Any = None
 
 
-_CONDITIONS = value_at(
-    "Volume.longhorn.io", "status.conditions", tuple[kube.Condition, ...](), conditions, needs_metadata=False
+_CONDITIONS = wire_types.value_at(
+    "Volume.longhorn.io", "status.conditions", tuple[kube.Condition, ...](), wire_types.conditions, needs_metadata=False
 )
 
 
 def read_disk_schedule(raw: bytes | msgspec.Raw) -> model.DiskSchedule | Fault:
     try:
-        return disk_schedule(decode_json("DiskSchedule.longhorn.io", raw, DiskSchedule))
+        return disk_schedule(wire_types.decode_json("DiskSchedule.longhorn.io", raw, DiskSchedule))
     except ObjectError as error:
         return Fault(error.field, error.problem)
 
@@ -120,7 +112,9 @@ def disk_schedule(wire: DiskSchedule) -> model.DiskSchedule:
     status = _object(wire.status, "status", faults, in_status=True)
     status_conditions: tuple[kube.Condition, ...] = ()
     try:
-        status_conditions = conditions(msgspec.convert(status.get("conditions"), list[WireCondition] | None))
+        status_conditions = wire_types.conditions(
+            msgspec.convert(status.get("conditions"), list[wire_types.WireCondition] | None)
+        )
     except msgspec.ValidationError as error:
         faults.append(Fault("status.conditions", str(error), in_status=True))
     owned_by_longhorn = is_owned_by_longhorn(wire.metadata, status_conditions)
@@ -225,7 +219,7 @@ def _adoption(annotation: str | None, faults: list[Fault]) -> model.Adoption:
 def backing_image_copies(raw: bytes | msgspec.Raw) -> model.BackingImageCopies | Fault:
     """Reads a backing image; returns a Fault if it is none."""
     try:
-        wire = decode_json("BackingImage.longhorn.io", raw, DiskSchedule)
+        wire = wire_types.decode_json("BackingImage.longhorn.io", raw, DiskSchedule)
     except ObjectError as error:
         return Fault(error.field, error.problem)
     faults: list[Fault] = []
@@ -289,7 +283,7 @@ def set_mirror_label(body: Json, *, mirrored: bool) -> Json:
 
 def with_spec(raw: bytes, spec: model.DiskScheduleSpec) -> Json:
     """The body that replaces the DiskSchedule read as `raw`; foreign fields and sizes that cannot be read stay."""
-    body = stored_body(raw)
+    body = wire_types.stored_body(raw)
     before = _object_field(body, "spec")
     requests: Json = {}
     for kind, field in _FIELDS.items():
@@ -301,7 +295,7 @@ def with_spec(raw: bytes, spec: model.DiskScheduleSpec) -> Json:
 
 def with_status(raw: bytes, status: model.DiskScheduleStatus) -> Json:
     """The body for the DiskSchedule's status subresource, at the version read as `raw`."""
-    body = stored_body(raw)
+    body = wire_types.stored_body(raw)
     before = _object_field(body, "status")
     allocations = {
         field: {
@@ -326,7 +320,7 @@ def _gibibytes(size: int) -> str:
 
 def with_volume_condition(raw: bytes, condition: kube.Condition) -> Json:
     """The body for the volume's status subresource, with one condition set and everything else as read in `raw`."""
-    body = stored_body(raw)
+    body = wire_types.stored_body(raw)
     status = _object_field(body, "status")
     others = [entry for entry in _condition_entries(status) if entry.get("type") != condition.type]
     return {**body, "status": {**status, "conditions": [*others, *_condition_list(status, (condition,))]}}
@@ -355,14 +349,14 @@ def _condition_entries(status: Mapping[str, Any]) -> list[Json]:
 
 def set_finalizer(raw: bytes | Json, *, present: bool) -> Json:
     """The body that adds or removes Longhorn's finalizer; others stay, and keep the object."""
-    body = raw if isinstance(raw, dict) else stored_body(raw)
+    body = raw if isinstance(raw, dict) else wire_types.stored_body(raw)
     others = [entry for entry in body["metadata"].get("finalizers") or () if entry != model.FINALIZER]
     return {**body, "metadata": {**body["metadata"], "finalizers": [*others, *([model.FINALIZER] if present else [])]}}
 
 
 def with_replica_fields(raw: bytes, *, place: tuple[str, str, str] | None = None, size: int | None = None) -> Json:
     """The body that sets place (node, disk UUID and path) or size of the Replica read as `raw`, at that version."""
-    body = stored_body(raw)
+    body = wire_types.stored_body(raw)
     metadata = body["metadata"]
     spec = dict(_object_field(body, "spec"))
     if place is not None:
@@ -377,7 +371,7 @@ def with_replica_fields(raw: bytes, *, place: tuple[str, str, str] | None = None
 
 def with_copies(raw: bytes, added: tuple[str, ...], dropped: tuple[str, ...]) -> Json:
     """The body that changes a BackingImage's disks, at the version read as `raw`."""
-    body = stored_body(raw)
+    body = wire_types.stored_body(raw)
     spec = _object_field(body, "spec")
     files = {uuid: file for uuid, file in _object_field(spec, "diskFileSpecMap").items() if uuid not in dropped}
     new = {uuid: {"evictionRequested": False} for uuid in added if uuid not in files}

@@ -13,18 +13,8 @@ from typing import Annotated, Any
 import msgspec
 
 from scheduler_core import errors
+from scheduler_core.convert import pod_constraints, wire_types
 from scheduler_core.convert.kube import CLAIM_VOLUME, pod_volumes
-from scheduler_core.convert.pod_constraints import WireResources
-from scheduler_core.convert.wire_types import (
-    Fields,
-    Metadata,
-    Wire,
-    WireCondition,
-    conditions,
-    decode_json,
-    list_of,
-    value_at,
-)
 from scheduler_core.leadership.endpoint_slice import EXTENDER_WITH_TLS, PLACEMENT_GUARD
 from scheduler_core.model import constraints, installation, kube
 from scheduler_core.structs import Struct
@@ -34,13 +24,13 @@ _HOST_FLAG = "--host"
 _LOOPBACK = "127.0.0.1"
 
 
-class _ContainerPort(Wire):
+class _ContainerPort(wire_types.Wire):
     name: str | None = None
     container_port: int = 0
 
 
-class _Container(Wire):
-    resources: WireResources | None = None
+class _Container(wire_types.Wire):
+    resources: pod_constraints.WireResources | None = None
     ports: list[_ContainerPort] | None = None
     command: list[str] | None = None
     args: list[str] | None = None
@@ -81,11 +71,14 @@ def _requests_extender(containers: _Containers, init_containers: _Containers) ->
     return any(constraints.EXTENDER_RESOURCE in {**(each.requests or {}), **(each.limits or {})} for each in resources)
 
 
-_POD = Fields(
+_POD = wire_types.Fields(
     "Pod",
     installation.InstalledPod,
     live=(lambda deleted, phase: deleted is None and phase not in kube.FINISHED_PHASES, str | None, str | None),
-    ready=(lambda entries: kube.condition(conditions(entries), "Ready").status == "True", list_of(WireCondition)),
+    ready=(
+        lambda entries: kube.condition(wire_types.conditions(entries), "Ready").status == "True",
+        wire_types.list_of(wire_types.WireCondition),
+    ),
     port=_http_port,
     probe_port=_port_for("probes"),
     guard_port=_port_for(PLACEMENT_GUARD.port_name),
@@ -93,38 +86,40 @@ _POD = Fields(
     requests_extender=_requests_extender,
     claims=(
         lambda metadata, volumes: tuple(volume.claim for volume in pod_volumes(metadata, volumes)),
-        *(Metadata, list_of(CLAIM_VOLUME.wire)),
+        *(wire_types.Metadata, wire_types.list_of(CLAIM_VOLUME.wire)),
     ),
 )
 installed_pod = _POD.decode
 
 
 def command_line(raw: bytes | msgspec.Raw) -> list[str]:
-    wire: Any = decode_json("Pod", raw, _POD.wire)
+    wire: Any = wire_types.decode_json("Pod", raw, _POD.wire)
     containers = wire.spec.containers if wire.spec else None
     return _command_line(containers[0]) if containers else []
 
 
-held_lease = Fields("Lease", installation.HeldLease).decode
+held_lease = wire_types.Fields("Lease", installation.HeldLease).decode
 
 
-class _ServicePort(Wire):
+class _ServicePort(wire_types.Wire):
     name: str | None = None
     port: int = 0
 
 
-service_address = Fields(
+service_address = wire_types.Fields(
     "Service",
     installation.ServiceAddress,
-    port=(lambda ports: ports[0].port if ports else 0, list_of(_ServicePort)),
-    tls=(lambda ports: bool(ports) and ports[0].name == EXTENDER_WITH_TLS.port_name, list_of(_ServicePort)),
+    port=(lambda ports: ports[0].port if ports else 0, wire_types.list_of(_ServicePort)),
+    tls=(lambda ports: bool(ports) and ports[0].name == EXTENDER_WITH_TLS.port_name, wire_types.list_of(_ServicePort)),
 ).decode
 
 
-scheduling_failure = Fields("Event", installation.SchedulingFailure, needs_metadata=False).decode
+scheduling_failure = wire_types.Fields("Event", installation.SchedulingFailure, needs_metadata=False).decode
 """An event of the reason FailedScheduling."""
 
-csi_driver_tracks_capacity = value_at("CSIDriver", "spec.storageCapacity", default=False, needs_metadata=False).decode
+csi_driver_tracks_capacity = wire_types.value_at(
+    "CSIDriver", "spec.storageCapacity", default=False, needs_metadata=False
+).decode
 """Whether kube-scheduler compares CSIStorageCapacity objects for a driver."""
 
 
@@ -139,8 +134,8 @@ ANSWERED = "longhorn.io/scheduler-extender-answered"
 _IMAGE = "registry.k8s.io/pause:3.10"
 
 
-def _waiting_message(entries: list[WireCondition] | None) -> str:
-    scheduled = kube.condition(conditions(entries), "PodScheduled")
+def _waiting_message(entries: list[wire_types.WireCondition] | None) -> str:
+    scheduled = kube.condition(wire_types.conditions(entries), "PodScheduled")
     return scheduled.message if scheduled.status == "False" else ""
 
 
@@ -170,7 +165,7 @@ def access_review(permission: installation.Permission, namespace: str, account: 
     return {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
 
 
-is_allowed = value_at("SubjectAccessReview", "status.allowed", default=False, needs_metadata=False).decode
+is_allowed = wire_types.value_at("SubjectAccessReview", "status.allowed", default=False, needs_metadata=False).decode
 """What the API server answers to a SubjectAccessReview."""
 
 
@@ -248,8 +243,8 @@ def probe_replica(api_version: str) -> dict[str, Any]:
     }
 
 
-_REPLICA_NAME = value_at("Replica.longhorn.io", "metadata.name", "")
-_ANSWER = value_at("Replica.longhorn.io", f"metadata.annotations[{ANSWERED}]", "")
+_REPLICA_NAME = wire_types.value_at("Replica.longhorn.io", "metadata.name", "")
+_ANSWER = wire_types.value_at("Replica.longhorn.io", f"metadata.annotations[{ANSWERED}]", "")
 
 
 def is_probe_replica(new: object) -> bool:
@@ -263,8 +258,10 @@ def is_answered(raw: bytes) -> bool:
     return bool(_ANSWER.decode(raw))
 
 
-pod_progress = Fields("Pod", PodProgress).decode
+pod_progress = wire_types.Fields("Pod", PodProgress).decode
 
 
-selected_node = value_at("PersistentVolumeClaim", f"metadata.annotations[{kube.SELECTED_NODE_ANNOTATION}]", "").decode
+selected_node = wire_types.value_at(
+    "PersistentVolumeClaim", f"metadata.annotations[{kube.SELECTED_NODE_ANNOTATION}]", ""
+).decode
 """The node that kube-scheduler has chosen for a claim, "" for none."""

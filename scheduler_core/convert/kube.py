@@ -7,36 +7,25 @@ from typing import Any
 import msgspec
 
 from scheduler_core import errors
-from scheduler_core.convert import pod_constraints
-from scheduler_core.convert.wire_types import (
-    Fields,
-    Metadata,
-    OwnerReference,
-    Wire,
-    WireCondition,
-    conditions,
-    list_of,
-    subject,
-    value_at,
-)
+from scheduler_core.convert import pod_constraints, wire_types
 from scheduler_core.model import generic, kube
 from scheduler_core.model.constraints import LabelSelector, Requirement
 from scheduler_core.model.kube import condition
 from scheduler_core.structs import Struct
 
-NODE = Fields("Node", kube.Node)
-STORAGE_CLASS = Fields("StorageClass", kube.StorageClass)
-VOLUME_ATTACHMENT = Fields("VolumeAttachment", kube.VolumeAttachment)
+NODE = wire_types.Fields("Node", kube.Node)
+STORAGE_CLASS = wire_types.Fields("StorageClass", kube.StorageClass)
+VOLUME_ATTACHMENT = wire_types.Fields("VolumeAttachment", kube.VolumeAttachment)
 # Alone, for a reader to which a pod counts that cannot be read as a whole.
-POD_PHASE = value_at("Pod", "status.phase", "")
-VOLUME_SNAPSHOT_CONTENT = Fields("VolumeSnapshotContent", kube.VolumeSnapshotContent)
+POD_PHASE = wire_types.value_at("Pod", "status.phase", "")
+VOLUME_SNAPSHOT_CONTENT = wire_types.Fields("VolumeSnapshotContent", kube.VolumeSnapshotContent)
 
 
-def _owners(owners: list[OwnerReference] | None) -> tuple[tuple[str, str, str], ...]:
+def _owners(owners: list[wire_types.OwnerReference] | None) -> tuple[tuple[str, str, str], ...]:
     return tuple((owner.kind, owner.name, owner.uid) for owner in owners or ())
 
 
-_CLAIM_SPEC = Fields(
+_CLAIM_SPEC = wire_types.Fields(
     "",
     kube.ClaimSpec,
     selector=(
@@ -45,11 +34,11 @@ _CLAIM_SPEC = Fields(
     ),
 )
 # Templates of claims need no metadata.
-CLAIM = Fields("PersistentVolumeClaim", kube.Claim, needs_metadata=False, spec=_CLAIM_SPEC, owners=_owners)
-CLAIM_VOLUME = Fields("", kube.ClaimVolume, template=CLAIM)
+CLAIM = wire_types.Fields("PersistentVolumeClaim", kube.Claim, needs_metadata=False, spec=_CLAIM_SPEC, owners=_owners)
+CLAIM_VOLUME = wire_types.Fields("", kube.ClaimVolume, template=CLAIM)
 
 
-def pod_volumes(metadata: Metadata, volumes: list[Any] | None) -> tuple[kube.ClaimVolume, ...]:
+def pod_volumes(metadata: wire_types.Metadata, volumes: list[Any] | None) -> tuple[kube.ClaimVolume, ...]:
     """The claim-backed volumes of a pod. The claim of a generic ephemeral volume is named ``<pod>-<volume>``."""
     claim_volumes = []
     for index, volume in enumerate(volumes or ()):
@@ -64,26 +53,26 @@ def pod_volumes(metadata: Metadata, volumes: list[Any] | None) -> tuple[kube.Cla
                 claim_volumes.append(kube.ClaimVolume(volume.name, claim, spec, ephemeral=True))
             except errors.OversizeError as error:
                 # The API server accepts such a pod, and its controllers create such a claim.
-                problem = str(errors.OversizeError(subject("Pod", metadata), error.field, error.problem))
+                problem = str(errors.OversizeError(wire_types.subject("Pod", metadata), error.field, error.problem))
                 claim_volumes.append(
                     kube.ClaimVolume(volume.name, claim, kube.ClaimSpec(), ephemeral=True, problem=problem)
                 )
     return tuple(claim_volumes)
 
 
-def _unschedulable(entries: list[WireCondition] | None) -> str:
-    scheduled = condition(conditions(entries), "PodScheduled")
+def _unschedulable(entries: list[wire_types.WireCondition] | None) -> str:
+    scheduled = condition(wire_types.conditions(entries), "PodScheduled")
     if scheduled.status != "False":
         return ""
     return f"{scheduled.last_transition_time} {scheduled.reason}: {scheduled.message}"
 
 
-POD = Fields(
+POD = wire_types.Fields(
     "Pod",
     kube.Pod,
     unschedulable=_unschedulable,
-    volumes=(pod_volumes, Metadata, list_of(CLAIM_VOLUME.wire)),
-    owner=(lambda owners: owners[0].kind if owners else "", list_of(OwnerReference)),
+    volumes=(pod_volumes, wire_types.Metadata, wire_types.list_of(CLAIM_VOLUME.wire)),
+    owner=(lambda owners: owners[0].kind if owners else "", wire_types.list_of(wire_types.OwnerReference)),
 )
 
 
@@ -94,27 +83,29 @@ def _node_affinity(required: pod_constraints.WireNodeSelector | None) -> tuple[t
     return None if terms is None else tuple(term.labels for term in terms)
 
 
-_AVAILABLE_VOLUME = Fields("", kube.AvailableVolume, node_affinity=_node_affinity)
+_AVAILABLE_VOLUME = wire_types.Fields("", kube.AvailableVolume, node_affinity=_node_affinity)
 
 
-def _if_available(wire: Wire, deleted: str | None, claim: object, phase: str | None) -> kube.AvailableVolume | None:
+def _if_available(
+    wire: wire_types.Wire, deleted: str | None, claim: object, phase: str | None
+) -> kube.AvailableVolume | None:
     """What claims may match, None if no claim may be bound to the volume."""
     # The fields of bound volumes decide nothing, and there are many of these.
     free = phase == "Available" and claim is None and deleted is None
     return _AVAILABLE_VOLUME.construct(wire) if free else None
 
 
-PERSISTENT_VOLUME = Fields(
+PERSISTENT_VOLUME = wire_types.Fields(
     "PersistentVolume",
     kube.PersistentVolume,
     available=(_if_available, _AVAILABLE_VOLUME, str | None, object, str | None),
 )
 
 
-VOLUME_SNAPSHOT = value_at("VolumeSnapshot", "status.boundVolumeSnapshotContentName", "")
+VOLUME_SNAPSHOT = wire_types.value_at("VolumeSnapshot", "status.boundVolumeSnapshotContentName", "")
 
 
-class _CsiDriver(Wire):
+class _CsiDriver(wire_types.Wire):
     name: str
 
 
@@ -122,22 +113,24 @@ def _driver_names(drivers: list[_CsiDriver] | None) -> frozenset[str]:
     return frozenset(driver.name for driver in drivers or ())
 
 
-CSI_NODE = value_at("CSINode", "spec.drivers", frozenset[str](), _driver_names)
+CSI_NODE = wire_types.value_at("CSINode", "spec.drivers", frozenset[str](), _driver_names)
 
 
-class ConfigMap(Wire):
+class ConfigMap(wire_types.Wire):
     """core/v1 ConfigMap."""
 
-    metadata: Metadata
+    metadata: wire_types.Metadata
     data: dict[str, str] | None = None
 
 
-def _sync_failure(generation: int | None, observed_generation: int | None, entries: list[WireCondition] | None) -> str:
+def _sync_failure(
+    generation: int | None, observed_generation: int | None, entries: list[wire_types.WireCondition] | None
+) -> str:
     current = (entries or ()) if generic.is_current(generation, observed_generation) else ()
     return next((entry.message or "unknown" for entry in current if entry.reason == "SyncFailed"), "")
 
 
-DISRUPTION_BUDGET = Fields(
+DISRUPTION_BUDGET = wire_types.Fields(
     "PodDisruptionBudget", generic.DisruptionBudget, selector=pod_constraints.label_selector, sync_failure=_sync_failure
 )
 
