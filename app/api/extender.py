@@ -12,9 +12,9 @@ import structlog
 from fastapi import APIRouter, Query, Request, Response
 from starlette.types import Receive, Scope, Send
 
-from app.api import errors
-from app.api import extender_codec as codec
-from app.api.dependencies import AppState, RequestLease, read_body
+from app.api import errors, extender_codec as codec
+from app.api.app_state import AppState
+from app.api.request_body import RequestLease, read_body
 from app.extender.verbs import FilterAnswer
 from app.runtime.decision_thread import Turns, Urgency
 from app.runtime.probes import CacheHealth, UnavailableError

@@ -11,7 +11,7 @@ import msgspec
 import structlog
 from fastapi import APIRouter, FastAPI, Request, Response
 
-from app.api import dependencies, errors
+from app.api import errors, request_body
 from app.extender.guard import PlacementGuard
 from app.extender.metrics import Metrics
 from app.memory_budget import MemoryBudget
@@ -54,11 +54,11 @@ def guard_application(state: AdmissionState) -> FastAPI:
 
 
 @router.post(PATH)
-async def review(request: Request, lease: dependencies.RequestLease) -> Response:
+async def review(request: Request, lease: request_body.RequestLease) -> Response:
     """Answers one AdmissionReview."""
     state: AdmissionState = request.app.state.services
     try:
-        body = await dependencies.read_body(request, MAX_BODY, lease)
+        body = await request_body.read_body(request, MAX_BODY, lease)
         lease.charge(_DECODED_FACTOR * len(body))
         asked = _decode_review(body)
     except errors.RequestError:

@@ -14,7 +14,7 @@ from fastapi.responses import RedirectResponse
 from fastapi_offline import FastAPIOffline
 
 from app import DISTRIBUTION, memory_budget
-from app.api import dependencies, errors, extender
+from app.api import app_state, errors, extender
 from app.api.page import routes as page_routes
 from app.api.page.rendering import compile_templates
 from app.evaluator import Evaluator, SnapshotState
@@ -73,7 +73,7 @@ def create_app(  # noqa: PLR0913 # what is served, and by what
     losses = NodeLosses(evaluator, persistent)
     metrics.node_losses(lambda: losses.latest)
     reporter = StatusReporter(evaluator, persistent, lambda: contenders)
-    state = dependencies.AppState(
+    state = app_state.AppState(
         evaluator,
         verbs,
         metrics,
@@ -86,7 +86,7 @@ def create_app(  # noqa: PLR0913 # what is served, and by what
     return application(state)
 
 
-def application(state: dependencies.AppState, before_scrape: Callable[[], None] | None = None) -> FastAPI:
+def application(state: app_state.AppState, before_scrape: Callable[[], None] | None = None) -> FastAPI:
     """Returns the application with all routes; `before_scrape` is called in the event loop before the metrics are
     computed in another thread.
     """
@@ -160,7 +160,7 @@ def plain_probes(app: FastAPI) -> FastAPI:
     """Returns an application that says only whether an `application` is well, for a kubelet, which has no certificate,
     so any other caller may ask it as well.
     """
-    state: dependencies.AppState = app.state.services
+    state: app_state.AppState = app.state.services
 
     def readiness() -> probes.Health:
         try:

@@ -10,7 +10,7 @@ from time import monotonic
 from fastapi import FastAPI
 from prometheus_client import Gauge
 
-from app.api import dependencies, placement_review
+from app.api import app_state, placement_review
 from app.bootstrap import application
 from app.evaluator import Evaluator, no_contenders
 from app.extender import certificates, node_losses
@@ -139,7 +139,7 @@ class _Wiring:
         if settings.status_page:
             reporter = StatusReporter(self._evaluator, cache.state, reservation.contenders, options.namespace)
             status = StatusSources(reporter, losses, lambda: cache.statuses, options.identity)
-        state = dependencies.AppState(
+        state = app_state.AppState(
             self._evaluator,
             verbs,
             metrics,

@@ -12,8 +12,7 @@ import typer
 import yaml
 from typer.core import TyperCommand
 
-from app.cli import options as flags
-from app.cli import render, schedule
+from app.cli import options as flags, render, schedule
 from app.runtime.logs import configure
 from app.schemas.decision import problem_of
 from app.settings import (
@@ -30,7 +29,6 @@ from app.settings import (
     read_content,
 )
 from scheduler_core.decide import decision, extender_settings
-from scheduler_core.decide.extender_settings import Enforcement, SettingsHistory, SettingsSource
 from scheduler_core.errors import CoreError
 from scheduler_core.leadership import election, endpoint_slice
 from scheduler_core.model import installation, kube, quantity
@@ -73,7 +71,7 @@ class Flags(Struct, frozen=True):
     memory_limit: Annotated[str, _hidden(f"{_ENV}MEMORY_LIMIT")] = ""
     best_effort: Annotated[BestEffort, _hidden(f"{_ENV}BEST_EFFORT")] = BestEffort.REQUIRE
     packing: flags.PackingOption = decision.Packing.AUTO
-    enforcement: Annotated[Enforcement | None, _hidden(f"{_ENV}ENFORCEMENT")] = None
+    enforcement: Annotated[extender_settings.Enforcement | None, _hidden(f"{_ENV}ENFORCEMENT")] = None
     policy: Annotated[
         str | None,
         typer.Option(
@@ -196,7 +194,9 @@ def _entries(file: str) -> list[tuple[str, yaml.Node]]:
 
 
 def check_settings(source: str, values: Mapping[str, str]) -> None:
-    for problem in SettingsHistory().merge([SettingsSource(source, values)]).problems:
+    for problem in (
+        extender_settings.SettingsHistory().merge([extender_settings.SettingsSource(source, values)]).problems
+    ):
         raise CoreError(problem.partition(";")[0])
 
 
@@ -255,7 +255,7 @@ def serve(config: _Config = None, *, given: Flags) -> None:
         max_body=max_body,
         request_memory=request_memory,
         options=flags.filter_options(given.best_effort, given.packing),
-        enforcement=given.enforcement or Enforcement.ENFORCE,
+        enforcement=given.enforcement or extender_settings.Enforcement.ENFORCE,
         policy=given.policy,
         alone=given.alone,
         plugins=tuple(given.plugin or ()),
@@ -301,8 +301,7 @@ def _serve_snapshot(source: str, settings: Settings, given: Flags) -> None:
     from app.extender.certificates import CertificateFiles
     from app.kube.snapshot_file import LoadedCluster, load_cluster, load_snapshot
     from app.policy import PolicyFile, load_plugins
-    from app.runtime.server import HttpServer, exit_quietly, freeze_heap, run_process
-    from app.runtime.server import serve as serve_until_signal
+    from app.runtime.server import HttpServer, exit_quietly, freeze_heap, run_process, serve as serve_until_signal
 
     exit_quietly()
     file = PolicyFile(settings.policy, load_plugins(settings.plugins)) if settings.policy is not None else None
@@ -359,8 +358,7 @@ def _serve_cluster(options: LiveOptions, settings: Settings, given: Flags) -> No
 
 async def _run_live(options: LiveOptions, settings: Settings, given: Flags, listeners: Sequence[socket.socket]) -> None:
     from app.bootstrap.live import live_application
-    from app.runtime.server import HttpServer
-    from app.runtime.server import serve as serve_until_signal
+    from app.runtime.server import HttpServer, serve as serve_until_signal
 
     extender = await live_application(options, settings, listeners[0].getsockname()[1])
     hosts = _hosts(given, options.namespace)

@@ -14,8 +14,7 @@ import msgspec
 from app.kube.reflector import Key
 from app.kube.store import Objects
 from scheduler_core import errors
-from scheduler_core.convert import disk_schedule as convert
-from scheduler_core.convert import snapshot_kinds, wire_types
+from scheduler_core.convert import disk_schedule as convert, snapshot_kinds, wire_types
 from scheduler_core.disk_schedule.writes import DISK_ALLOCATION
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.disk_schedule import BackingImageCopies, Fault

@@ -13,8 +13,7 @@ from app.runtime.work_queue import Requeue
 from scheduler_core import errors
 from scheduler_core.convert import disk_schedule as convert
 from scheduler_core.convert.wire_types import header
-from scheduler_core.disk_schedule import backing_images
-from scheduler_core.disk_schedule import writes as disk_writes
+from scheduler_core.disk_schedule import backing_images, writes as disk_writes
 from scheduler_core.disk_schedule.volumes import VolumeDecision, VolumeSnapshot, condition_writes, decide_volume
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.model.disk_schedule import BackingImageCopies, DiskSchedule, Fault, RequestKind

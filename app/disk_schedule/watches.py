@@ -23,10 +23,8 @@ from app.disk_schedule.informer import (
 from app.kube import resources
 from app.kube.client import KubeClient
 from app.kube.reflector import Timing
-from app.kube.resources import Resource
 from app.kube.store import Store, Watch
-from scheduler_core.convert import disk_schedule, kube
-from scheduler_core.convert import snapshot_kinds as kinds
+from scheduler_core.convert import disk_schedule, kube, snapshot_kinds as kinds
 from scheduler_core.disk_schedule.disk_space import DiskSpaces, disk_space
 from scheduler_core.disk_schedule.occupancy import DiskOccupancy, Occupant, image_occupants, replica_occupant
 from scheduler_core.longhorn.cluster import Cluster
@@ -39,7 +37,7 @@ from scheduler_core.structs import replace
 _Value = TypeVar("_Value")
 _MAX_AGE = 0.25
 _OPTIONAL = frozenset({resources.LONGHORN_BACKING_IMAGES})
-_HINTS: Mapping[Resource, str] = {
+_HINTS: Mapping[resources.Resource, str] = {
     resources.DISK_SCHEDULES: "kubectl create -k manifests/crd",
     resources.LONGHORN_NODES: "is Longhorn installed?",
 }
@@ -53,7 +51,7 @@ class ControllerCache(Store):
     ) -> None:
         super().__init__(client, timing, stale_after)
 
-        def watch(resource: Resource, informer: Informer[_Value]) -> Informer[_Value]:
+        def watch(resource: resources.Resource, informer: Informer[_Value]) -> Informer[_Value]:
             within = namespace if resource.group == kinds.LONGHORN_GROUP else ""
             required = resource not in _OPTIONAL
             hint = _HINTS.get(resource, "")

@@ -15,8 +15,7 @@ import msgspec
 
 from scheduler_core.convert import wire_types
 from scheduler_core.errors import ObjectError
-from scheduler_core.model import disk_schedule as model
-from scheduler_core.model import kube, longhorn, quantity
+from scheduler_core.model import disk_schedule as model, kube, longhorn, quantity
 from scheduler_core.model.disk_schedule import Allocation, AllocationState, Fault, RequestKind
 
 VOLUME_OF_REPLICA = wire_types.value_at("Replica.longhorn.io", f"metadata.labels[{longhorn.VOLUME_LABEL}]", "")

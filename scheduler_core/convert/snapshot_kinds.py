@@ -14,8 +14,7 @@ from scheduler_core import errors
 from scheduler_core.convert import disk_schedule, generic, kube, wire_types
 from scheduler_core.convert.kube import DISRUPTION_BUDGET
 from scheduler_core.convert.wire_types import Fields, map_of, value_at
-from scheduler_core.model import disk_schedule as model
-from scheduler_core.model import longhorn
+from scheduler_core.model import disk_schedule as model, longhorn
 from scheduler_core.model.snapshot import NamespacedName, Snapshot
 from scheduler_core.structs import Struct, replace
 

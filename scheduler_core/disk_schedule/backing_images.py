@@ -5,8 +5,7 @@ and schedulable, disks that are ready, open and not evicted, tags of both, the d
 comes first.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterable, Mapping, Sequence, Set as AbstractSet
 from itertools import islice
 
 from scheduler_core.disk_schedule import occupancy, reconcile

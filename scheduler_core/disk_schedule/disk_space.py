@@ -14,8 +14,7 @@ with the backing image that the replica needs there.
 
 import math
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterable, Iterator, Mapping, Set as AbstractSet
 from itertools import takewhile
 
 from scheduler_core.disk_schedule.allocation import claim, claims, taken_bytes

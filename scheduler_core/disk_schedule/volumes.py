@@ -5,8 +5,7 @@ different kinds are not equally new: the caller takes the DiskSchedules first, f
 and its replicas after them from the API server. Then a request is never younger than the place or size it was made for.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterable, Mapping, Sequence, Set as AbstractSet
 from datetime import datetime, timedelta
 
 from scheduler_core.disk_schedule import disk_space, expansion, writes

@@ -23,11 +23,11 @@ from scheduler_core.packing.order_safe import (
     Safety,
     UnplacedVolumes,
     find_overbooking,
+    missing_bytes as bytes_missing_by_disk,
     new_volumes_stale_safe,
     order_safe,
     order_safe_many,
 )
-from scheduler_core.packing.order_safe import missing_bytes as bytes_missing_by_disk
 from scheduler_core.structs import Struct, replace
 from scheduler_core.volumes.requirements import Requirements
 

@@ -7,6 +7,7 @@ from scheduler_core.model import generic, kube, longhorn
 from scheduler_core.model.generic import PodKey
 from scheduler_core.model.kube import Condition
 from scheduler_core.model.snapshot import NamespacedName
+from scheduler_core.predict.disruption_budgets import without_expected_pods
 from scheduler_core.predict.pod_decision import detach_volumes
 from scheduler_core.predict.predicted_cluster import (
     NODE_BOUND_OWNERS,
@@ -17,7 +18,7 @@ from scheduler_core.predict.predicted_cluster import (
     with_conditions,
     with_disk,
 )
-from scheduler_core.predict.situation import Situation, without_expected_pods
+from scheduler_core.predict.situation import Situation
 from scheduler_core.structs import Struct, replace
 
 HOST_NAME_LABEL = "kubernetes.io/hostname"

@@ -11,7 +11,7 @@ from types import FrameType
 import httpx
 import pytest
 
-from app.api.dependencies import AppState
+from app.api.app_state import AppState
 from app.bootstrap import application
 from app.evaluator import Evaluator
 from app.extender.metrics import Metrics

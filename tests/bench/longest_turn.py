@@ -18,7 +18,7 @@ import structlog
 import uvloop
 from fastapi import FastAPI
 
-from app.api.dependencies import AppState
+from app.api.app_state import AppState
 from app.api.placement_review import AdmissionState, guard_application
 from app.bootstrap import application
 from app.evaluator import Evaluator

@@ -19,7 +19,7 @@ from typing import Any
 from fastapi import FastAPI
 from structlog.testing import capture_logs
 
-from app.api.dependencies import AppState
+from app.api.app_state import AppState
 from app.bootstrap import application, create_app
 from app.evaluator import Evaluator
 from app.extender.metrics import Metrics

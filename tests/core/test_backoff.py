@@ -1,8 +1,7 @@
 """Pauses between repetitions double up to a bound, and a token bucket limits a rate."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from scheduler_core.backoff import Backoff, TokenBucket
 

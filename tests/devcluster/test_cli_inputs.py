@@ -4,8 +4,7 @@ import contextlib
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from devcluster import cli_inputs
 from devcluster.errors import ConfigError

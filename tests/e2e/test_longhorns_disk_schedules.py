@@ -8,8 +8,7 @@ import pytest
 
 from app.kube.resources import CRDS, DISK_SCHEDULES, LONGHORN_NODES
 from devcluster.dev_cluster import DevCluster
-from devcluster.stack import FAST_LEASE as FAST
-from devcluster.stack import ROOT
+from devcluster.stack import FAST_LEASE as FAST, ROOT
 from tests import builders
 from tests.e2e.disk_schedule import CRD, LONGHORN, MANIFESTS, MIRROR, NO_RESERVE, Longhorn, install
 from tests.e2e.rig import run_extender

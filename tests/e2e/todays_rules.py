@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from app.kube.client import ApiError
-from app.kube.resources import NAMESPACES as NAMESPACE_RESOURCE
-from app.kube.resources import NODES, PODS
+from app.kube.resources import NAMESPACES as NAMESPACE_RESOURCE, NODES, PODS
 from devcluster.build import CONTROLLER_MANAGER, KWOK
 from devcluster.components import ClusterOptions
 from devcluster.dev_cluster import DevCluster

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 import schemathesis
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from schemathesis.checks import load_all_checks, not_a_server_error
 from schemathesis.core.result import Ok
 from schemathesis.specs.openapi import checks

@@ -2,8 +2,7 @@
 
 from app.api.placement_review import PATH
 from app.extender.guard import ANSWER_SECONDS
-from app.extender.guard_certificate import NAME as CERTIFICATE
-from app.extender.guard_certificate import WEBHOOK
+from app.extender.guard_certificate import NAME as CERTIFICATE, WEBHOOK
 from app.kube.resources import LONGHORN_REPLICAS, MUTATING_WEBHOOKS
 from scheduler_core.convert.installed_objects import TAG
 from scheduler_core.leadership import endpoint_slice

@@ -18,8 +18,7 @@ from devcluster.dev_cluster import DevCluster
 from scheduler_core.leadership.endpoint_slice import PLACEMENT_GUARD, Endpoint
 from tests.control_plane import ControlPlane
 from tests.manifests.clusters import assert_types_checked, client_of, refused, wait_for_policy
-from tests.manifests.load import MANIFESTS, NAMESPACE
-from tests.manifests.load import NAME as EXTENDER
+from tests.manifests.load import MANIFESTS, NAME as EXTENDER, NAMESPACE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 CONFIGURATION = MUTATING_WEBHOOKS.path(name=NAME)

@@ -1,7 +1,6 @@
 """The names of claims do not matter: a decision is the same after its claims have been renamed."""
 
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from scheduler_core.structs import replace
 from tests.builders import disk

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from scheduler_core import caches
 from scheduler_core.convert.generic import SCHEDULED_POD

@@ -3,8 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from scheduler_core.decide.decision import Contenders, Decision, FilterOptions, Packing
 from scheduler_core.decide.explain import explain_nodes

@@ -3,8 +3,7 @@
 from functools import cache
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from scheduler_core.convert.generic import NODE, SCHEDULED_POD
 from scheduler_core.generic.cluster_state import GenericClusterState

@@ -5,8 +5,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from app.schemas.decision import explain_answer
 from scheduler_core.decide.decision import FilterOptions, Packing

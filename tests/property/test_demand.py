@@ -1,7 +1,6 @@
 """Demand that is updated change by change equals demand that is derived from scratch."""
 
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from scheduler_core.cluster.update import build_view, empty_snapshot, update
 from scheduler_core.convert.snapshot_kinds import KINDS, Key, group_of

@@ -2,8 +2,7 @@
 
 import itertools
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from scheduler_core.disk_schedule.allocation import Limit, allocate, claimed_bytes
 from scheduler_core.disk_schedule.disk_space import account

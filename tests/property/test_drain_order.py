@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from itertools import permutations
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from scheduler_core.predict.cluster_changes import drain, set_setting
 from scheduler_core.predict.drain_order import maintain_node

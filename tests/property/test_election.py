@@ -5,8 +5,7 @@ tests/worlds/election.py.
 from collections.abc import Callable, Iterable
 from random import Random
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tests.examples import examples
 from tests.worlds.election import TIMING, ElectionWorld, Process, election_world

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping
 from itertools import permutations
 from typing import Any
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from scheduler_core.cluster.view import View
 from scheduler_core.volumes.free_volume_matching import match_volumes

@@ -1,8 +1,7 @@
 """The generic scheduler holds to these rules for every cluster, pod and policy."""
 
 import msgspec
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.cycle_state import Argument, DiskFacts, LonghornFacts, NodeFacts

@@ -4,8 +4,7 @@ from collections import Counter
 from typing import Any
 
 import msgspec
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from scheduler_core.offers import handover_record
 from scheduler_core.offers.ledger import Ledger, step

@@ -12,8 +12,7 @@ from operator import itemgetter
 from random import Random
 from typing import Any
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from scheduler_core.offers.handover_record import RecordHead, decode_record, encode_record, unschedulable_digest
 from scheduler_core.offers.ledger import MAX_INDEXED_NODES, Ledger, step

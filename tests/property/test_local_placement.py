@@ -1,7 +1,6 @@
 """The first replica of a best-effort volume: a look at the local node alone finds what a look at all nodes finds."""
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from scheduler_core.longhorn.placement import find_candidates, possible_choices, preferred_disks, schedule_replica
 from scheduler_core.longhorn.replica_request import ReplicaRequest

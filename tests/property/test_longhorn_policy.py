@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from scheduler_core.longhorn.anti_affinity import Tier
 from scheduler_core.longhorn.cluster import Cluster

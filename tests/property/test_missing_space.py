@@ -3,8 +3,7 @@
 from itertools import product
 from unittest.mock import patch
 
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import assume, given, strategies as st
 
 from scheduler_core.evaluation.fit import OpenDisk
 from scheduler_core.evaluation.single_node import MissingSpace, NodeEvaluation, missing_space

@@ -2,8 +2,7 @@
 
 from itertools import product
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from scheduler_core.decide.decision import FilterOptions, Packing
 from scheduler_core.decide.filter import filter_nodes

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from scheduler_core.decide.decision import FilterOptions, Packing
 from scheduler_core.decide.explain import explain_nodes

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from functools import cache
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from scheduler_core.packing.budget import Budget, PackingAnswer
 from scheduler_core.packing.feasible import assign, fits, fits_many

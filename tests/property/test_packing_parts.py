@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import compress, product
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from scheduler_core.packing.budget import Budget
 from scheduler_core.packing.exact_search import PackingProblem, fullest_subset, minimum_bin_slack, search
@@ -15,8 +14,7 @@ from scheduler_core.packing.feasible import pack
 from scheduler_core.packing.items import reachable_sums
 from scheduler_core.packing.patterns import PatternLimits
 from tests.examples import examples
-from tests.property.test_packing import Problem, brute_force, holds
-from tests.property.test_packing import problems as packing_problems
+from tests.property.test_packing import Problem, brute_force, holds, problems as packing_problems
 
 PLENTY = PatternLimits(max_partial=10**6, max_complete=10**6)
 

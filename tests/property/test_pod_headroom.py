@@ -3,8 +3,7 @@
 import random
 from collections.abc import Callable
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from scheduler_core.predict.pod_headroom import fill_with_pods
 from scheduler_core.predict.situation import Situation

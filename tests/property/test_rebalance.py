@@ -4,8 +4,7 @@ import random
 from collections.abc import Iterator
 from functools import partial
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from scheduler_core.cluster.view import View
 from scheduler_core.evaluation.cluster_state import ClusterState

@@ -3,8 +3,7 @@
 from functools import cache
 from typing import Any
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from scheduler_core.decide.decision import FilterOptions, Packing
 from scheduler_core.longhorn.csi_driver import shard_size

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from itertools import product
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from scheduler_core.packing.budget import Budget, PackingAnswer
 from scheduler_core.packing.spread import SHARED, ReplicaGroup, fits_spread

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Self
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from scheduler_core.decide.decision import FilterOptions, Packing
 from scheduler_core.decide.filter import filter_nodes

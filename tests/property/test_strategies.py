@@ -5,8 +5,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from scheduler_core.decide.decision import Packing
 from scheduler_core.model.generic import PodKey

@@ -5,8 +5,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from scheduler_core.cluster.update import build_view, empty_snapshot, update
 from scheduler_core.cluster.view import View

@@ -5,8 +5,7 @@ import random
 from dataclasses import dataclass
 from functools import partial
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import Competing

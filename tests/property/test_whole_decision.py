@@ -10,8 +10,7 @@ from itertools import product
 from random import Random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from scheduler_core.decide.decision import FilterOptions, Packing
 from scheduler_core.decide.explain import Explanation

@@ -2,8 +2,7 @@
 
 import asyncio
 
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from scheduler_core.model.longhorn import BEST_EFFORT, DISABLED, STRICT_LOCAL
 from simulator.volumes.observation import is_working

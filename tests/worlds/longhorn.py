@@ -7,8 +7,7 @@ from typing import Any
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.placement import DiskCandidates, PlacementResult
 from scheduler_core.longhorn.settings import Settings
-from scheduler_core.model import kube
-from scheduler_core.model import longhorn as lh
+from scheduler_core.model import kube, longhorn as lh
 from scheduler_core.model.snapshot import Snapshot
 
 GIB = 1024**3

@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Request, Response
 from starlette.exceptions import HTTPException
 
-from app.api import dependencies, errors, extender
+from app.api import app_state, errors, extender, request_body
 from app.api.page import rendering
 from app.extender.status_reporter import COMPARED, NOT_COMPARED, StatusSources
 from app.runtime.probes import UnavailableError
@@ -118,12 +118,12 @@ def _page_query(request: Request) -> PageQuery:
 class Site(Struct, frozen=True):
     """What every page is made of."""
 
-    state: dependencies.AppState
+    state: app_state.AppState
     sources: StatusSources
     service: ServiceState | None  # of a live cluster; None for a snapshot file
 
     @classmethod
-    def of(cls, state: dependencies.AppState) -> "Site":
+    def of(cls, state: app_state.AppState) -> "Site":
         if state.status is None:
             raise TypeError("the application was made without a status page")
         return cls(state, state.status, state.lifecycle.state() if state.lifecycle else None)
@@ -397,8 +397,8 @@ def _add_page(path: str, template: str, view: Callable[..., Awaitable[Context | 
     """Adds a page: what `view` returns, given the parts of the path, or why there is nothing."""
 
     @router.get(path)
-    async def page(request: Request, lease: dependencies.RequestLease) -> Response:
-        state: dependencies.AppState = request.app.state.services
+    async def page(request: Request, lease: request_body.RequestLease) -> Response:
+        state: app_state.AppState = request.app.state.services
         site = Site.of(state)
         query = _page_query(request)
         status, shown = 200, template

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 from httpx import Response
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from app.settings import Settings
 from tests.builders import ephemeral_spec, pod

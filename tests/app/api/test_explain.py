@@ -4,8 +4,7 @@ import asyncio
 from functools import partial
 from typing import Any
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from app.schemas.decision import explain_answer, explain_json
 from tests.bench.offers_cluster import new_pod

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from app.settings import Settings
 from tests.builders import claim, disk, flat, longhorn_node, pod, storage_class

@@ -8,8 +8,7 @@ from typing import Any, cast
 
 import pytest
 from httpx import AsyncClient, Response
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from structlog.testing import capture_logs
 
 from app.api.placement_review import MAX_BODY, AdmissionState, guard_application

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
-from app.api.dependencies import AppState
+from app.api.app_state import AppState
 from app.bootstrap import application as live_application
 from app.evaluator import Evaluator
 from app.extender.metrics import Metrics
@@ -23,8 +23,7 @@ from scheduler_core.decide.extender_settings import Enforcement, ExtenderSetting
 from tests import builders as make
 from tests.worlds.service import NODES, application, by_names, by_nodes, db_pod, http_client, small_service
 from tests.worlds.state_source import FakeStateSource
-from tests.worlds.two_nodes import NODES as TWO_NODES
-from tests.worlds.two_nodes import database_pod, two_nodes
+from tests.worlds.two_nodes import NODES as TWO_NODES, database_pod, two_nodes
 from tests.worlds.virtual_time import virtually
 
 RECORDED = Path(__file__).parents[2] / "golden" / "recorded"

@@ -8,7 +8,7 @@ import pytest
 from fastapi import FastAPI
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.api.dependencies import AppState
+from app.api.app_state import AppState
 from app.bootstrap import application as live_application
 from app.evaluator import Evaluator
 from app.extender.metrics import Metrics, Outstanding

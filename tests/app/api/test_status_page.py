@@ -12,7 +12,7 @@ from urllib.parse import quote
 import pytest
 from httpx import AsyncClient
 
-from app.api.dependencies import AppState
+from app.api.app_state import AppState
 from app.api.page.routes import router
 from app.bootstrap import application as application_of
 from app.kube.reflector import CacheStatus, Phase

@@ -20,8 +20,7 @@ from app.scheduler.scheduler import SchedulerConfig
 from scheduler_core.model.verdict import Reason
 from tests.builders import Object, claim, flat, kube_node, longhorn_node, storage_class
 from tests.worlds.command_line import Run
-from tests.worlds.generic_objects import ready_node as node
-from tests.worlds.generic_objects import requesting_pod
+from tests.worlds.generic_objects import ready_node as node, requesting_pod
 from tests.worlds.service import EXTENDER
 
 POLICIES = Path(__file__).parents[3] / "examples" / "policies"

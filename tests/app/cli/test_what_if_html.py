@@ -6,8 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from app.cli.what_if_html import line_plot, size_bar
 from scheduler_core.model.quantity import format_bytes

@@ -5,8 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from cryptography import x509
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from app.extender.certificates import CertificateError
 from app.extender.guard_certificate import (

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from app.api.dependencies import MAX_CALLERS, DecisionLog, RecentCallers
+from app.api.app_state import MAX_CALLERS, DecisionLog, RecentCallers
 from scheduler_core.decide.decision import (
     MAX_DECISIONS,
     MAX_ERROR_LENGTH,

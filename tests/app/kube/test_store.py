@@ -1,7 +1,6 @@
 """The objects of a store: the same as in one map, wherever the base lies; subscribers see each difference once."""
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from app.kube.store import Objects
 

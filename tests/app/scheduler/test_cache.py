@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from app.kube.generic_cache import _MAX_PENDING
 from app.scheduler.cache import LonghornCache, SchedulerCache

@@ -4,8 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from scheduler_core.convert.json_text import JsonPlaces, Path, describe_syntax_error, find_offset, line_and_column
 

@@ -5,8 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from scheduler_core.convert.generic import NODE, SCHEDULED_POD
 from scheduler_core.convert.kubectl import read_pod, workload_spec

@@ -27,8 +27,7 @@ from scheduler_core.model.disk_schedule import DiskSchedule, DiskScheduleSpec, D
 from scheduler_core.model.kube import Condition, condition
 from scheduler_core.model.longhorn import BackingImage, Disk, Node, Replica
 from scheduler_core.structs import replace
-from tests.e2e.disk_schedule_examples import EXAMPLE as SPEC
-from tests.e2e.disk_schedule_examples import UUID
+from tests.e2e.disk_schedule_examples import EXAMPLE as SPEC, UUID
 from tests.worlds.disk_schedules import READY, grant
 
 GI = 1024**3

@@ -1,7 +1,6 @@
 """The disks with the most free bytes come first, whatever changed before."""
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from scheduler_core.disk_schedule.disk_space import DiskSpace, DiskSpaces
 

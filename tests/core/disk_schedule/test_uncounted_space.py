@@ -1,8 +1,7 @@
 """Free space on a disk with a DiskSchedule: every replica counts once, and both limits hold."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from scheduler_core.cluster.update import Changes, Update, build_view, empty_snapshot, update
 from scheduler_core.cluster.view import View

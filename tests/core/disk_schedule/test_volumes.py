@@ -26,8 +26,7 @@ from scheduler_core.disk_schedule.writes import (
     release_replica,
 )
 from scheduler_core.longhorn.cluster import Cluster
-from scheduler_core.model import disk_schedule as ds
-from scheduler_core.model import longhorn as lh
+from scheduler_core.model import disk_schedule as ds, longhorn as lh
 from scheduler_core.model.kube import Condition
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.structs import replace

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from scheduler_core.generic.cycle_state import DiskFacts, LonghornFacts, NodeFacts, ScoreInputs
 from scheduler_core.generic.policy import EXTENDER_POLICY

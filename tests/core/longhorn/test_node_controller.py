@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from scheduler_core.longhorn.node_controller import ROUNDING, CollectedDisk, ManagerPod, sync_node, sync_node_remotely
-from scheduler_core.model import kube
-from scheduler_core.model import longhorn as lh
+from scheduler_core.model import kube, longhorn as lh
 from tests.worlds.longhorn import GIB, LONG_AGO, cluster, conditions, disk, failed, node, replica
 
 POD = ManagerPod()

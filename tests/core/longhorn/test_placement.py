@@ -9,8 +9,7 @@ from scheduler_core.longhorn.placement import DiskCandidates, find_candidates, s
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.stages import DISABLE_V2_LABEL
-from scheduler_core.model import kube
-from scheduler_core.model import longhorn as lh
+from scheduler_core.model import kube, longhorn as lh
 from scheduler_core.structs import replace
 from tests.worlds.longhorn import GIB, LONG_AGO, cluster, conditions, disk, failed, node, places, replica, volume
 

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from scheduler_core.longhorn.replenish import replica_to_reuse, wait_before_new_replica
-from scheduler_core.model import kube
-from scheduler_core.model import longhorn as lh
+from scheduler_core.model import kube, longhorn as lh
 from tests.worlds.longhorn import GIB, cluster, conditions, disk, failed, node, replica, volume
 
 PRESSURE = (kube.Condition("Ready", "True"), kube.Condition("Schedulable", "False", "DiskPressure"))

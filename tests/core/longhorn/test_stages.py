@@ -14,8 +14,7 @@ from scheduler_core.longhorn.stages import (
     node_refusal,
     one_manager_per_node,
 )
-from scheduler_core.model import kube
-from scheduler_core.model import longhorn as lh
+from scheduler_core.model import kube, longhorn as lh
 from tests.worlds.longhorn import GIB, cluster, conditions, disk, node, replica, volume
 
 Cases = dict[str, tuple[dict[str, Any], Rule | None]]

@@ -3,8 +3,7 @@
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from scheduler_core.errors import QuantityError
 from scheduler_core.model.quantity import MAX_BYTES, format_bytes, parse_bytes, parse_clamped

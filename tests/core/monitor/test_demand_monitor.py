@@ -5,8 +5,7 @@ from itertools import permutations, product
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from scheduler_core.evaluation.cluster_state import ClusterState
 from scheduler_core.evaluation.competing_volumes import Competitors, ContentionQuery

@@ -3,8 +3,7 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from scheduler_core.convert.disk_schedule import MIRROR_LABEL
 from scheduler_core.monitor.overbooking_monitor import MAX_STATUS_LAG, SETTLE_TIME, Overbooked, OverbookingReport

@@ -3,8 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from scheduler_core.decide.decision import FilterOptions, Packing
 from scheduler_core.model.verdict import Reason

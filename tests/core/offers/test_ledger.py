@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from scheduler_core.decide.offered_nodes import most_free_first
 from scheduler_core.offers.ledger import PERIOD, Ledger, RecentOffers, offer_width, step

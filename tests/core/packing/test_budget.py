@@ -1,8 +1,7 @@
 """A request's budget: counted steps, fair shares, and a record of giving up."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from scheduler_core.packing.budget import Budget, OutOfStepsError, PackingAnswer, Portions, share_fairly
 

@@ -9,8 +9,9 @@ from scheduler_core.model import kube
 from scheduler_core.model.constraints import PodScheduling
 from scheduler_core.predict.cluster_additions import Workload, add_nodes, scale
 from scheduler_core.predict.cluster_changes import drain, lose_nodes, set_setting
+from scheduler_core.predict.disruption_budgets import DisruptionBudgets
 from scheduler_core.predict.prediction import Certainty
-from scheduler_core.predict.situation import DisruptionBudgets, Situation
+from scheduler_core.predict.situation import Situation
 from tests.builders import Object, pod
 from tests.worlds.predicted_clusters import (
     add_labels,

@@ -7,9 +7,20 @@ import pytest
 from scheduler_core.cluster.view import View
 from scheduler_core.volumes.demand import Demand, DemandSource
 from scheduler_core.volumes.demand_index import DemandIndex
-from tests.builders import GI, NOW, Object, claim, flat, longhorn_node, persistent_volume, pod, replica, snapshot
-from tests.builders import storage_class as make_class
-from tests.builders import volume as make_volume
+from tests.builders import (
+    GI,
+    NOW,
+    Object,
+    claim,
+    flat,
+    longhorn_node,
+    persistent_volume,
+    pod,
+    replica,
+    snapshot,
+    storage_class as make_class,
+    volume as make_volume,
+)
 
 NODES = [longhorn_node("a"), longhorn_node("b")]
 

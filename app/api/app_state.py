@@ -1,34 +1,24 @@
-"""What the routes need: parts that `bootstrap` puts into the application once, the latest decisions and callers, and a request's
-body, which is read once, into one buffer, and never beyond the limit.
+"""What the routes share: parts that `bootstrap` puts into the application once, and the latest decisions and callers.
 
 Data flow of decisions: /filter and /preempt decide → the routes write a line of the log and add the decision here → /decisions, the
 status page and `longhorn-extender decisions` read it. /prioritize decides nothing, so it is not here.
-
-A body of full nodes is tens of megabytes, and copying it takes longer than deciding. So everything later is a view of this
-buffer. The buffer grows with the bytes that arrive, an eighth ahead of them: a caller that announces much and sends nothing
-costs no memory. A body that stops arriving is cut off (`app/memory_budget.py`).
 """
 
-import codecs
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from heapq import nlargest
 from itertools import islice
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from fastapi import Depends, Request
-from starlette.requests import ClientDisconnect
-
-from app.api.errors import BodyTooLargeError, RequestError
 from app.evaluator import Evaluator
 from app.extender import status_reporter
 from app.extender.metrics import Metrics
 from app.extender.node_losses import NodeLosses
 from app.extender.verbs import Verbs
-from app.memory_budget import Lease, MemoryBudget
+from app.memory_budget import MemoryBudget
 from app.schemas.state import CallerAnswer
 from scheduler_core import caches
 from scheduler_core.decide import decision
@@ -129,58 +119,3 @@ class AppState(Struct, frozen=True):
     decisions: DecisionLog = field(default_factory=DecisionLog)  # the latest decisions
     node_losses: NodeLosses | None = None  # which nodes can be lost; None if that is not predicted
     status: status_reporter.StatusSources | None = None  # what the status page reads; None without a status page
-
-
-async def _lease(request: Request) -> AsyncIterator[Lease]:
-    """The request's share of the memory budget, until its answer is sent."""
-    budget: MemoryBudget = request.app.state.services.budget
-    with budget.lease(request.client.host if request.client else "") as lease:
-        yield lease
-
-
-RequestLease = Annotated[Lease, Depends(_lease)]
-
-
-_SLICE = 1 << 20
-
-
-async def read_body(request: Request, limit: int, lease: Lease) -> bytearray:
-    """Returns the whole body, which is UTF-8; `lease` is charged for it.
-
-    Raises:
-        BodyTooLargeError: it has or announces more than `limit` bytes
-        BudgetExceededError: all requests together need too much memory
-        RequestError: it is empty, incomplete, or not UTF-8
-        SlowBodyError: it comes too slowly
-    """
-    too_large = BodyTooLargeError(f"the body is larger than {limit} bytes; see serve --max-body")
-    # The server refuses a Content-Length that is no number.
-    if int(request.headers.get("content-length", 0)) > limit:
-        raise too_large
-    body = bytearray()
-    complete = False
-    try:
-        async with lease.receiving():
-            async for chunk in request.stream():
-                if len(body) + len(chunk) > limit:
-                    raise too_large
-                # bytearray allocates an eighth more than it holds.
-                await lease.charge_arrived(len(chunk) + len(chunk) // 8)
-                body += chunk
-                lease.progress(len(chunk))
-        complete = True
-    except ClientDisconnect as error:
-        raise RequestError(f"the caller hung up after {len(body)} bytes") from error
-    finally:
-        # The traceback of an error would keep the body until it is answered.
-        if not complete:
-            body.clear()
-    if not body:
-        raise RequestError("the body is empty, expected JSON")
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    for start in range(0, 0 if body.isascii() else len(body), _SLICE):
-        try:
-            decoder.decode(bytes(memoryview(body)[start : start + _SLICE]), final=start + _SLICE >= len(body))
-        except UnicodeDecodeError as error:
-            raise RequestError(f"the body is not UTF-8: {error.reason} near byte {start + error.start}") from error
-    return body
