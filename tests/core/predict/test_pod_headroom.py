@@ -57,7 +57,7 @@ def test_the_closest_node_lacks_the_fewest_bytes() -> None:
     assert (closest.node, closest.missing) == ("b", 5 * GI)
 
 
-def test_nodes_that_kube_scheduler_refuses_are_named_if_no_other_is_left() -> None:
+def test_no_node_is_the_closest_where_kube_scheduler_refuses_each() -> None:
     start = situation(node("a", 100))
     cordoned = start.cluster.scheduling.nodes["a"].node
     scheduling = start.cluster.scheduling.with_node(
@@ -68,9 +68,8 @@ def test_nodes_that_kube_scheduler_refuses_are_named_if_no_other_is_left() -> No
     result = headroom(closed, template(1))
     assert result.least == 0
     assert result.tightest.refused is not None
-    closest = closest_node(result.tightest.refused, OPTIONS)
-    assert closest is not None
-    assert (closest.node, closest.detail) == ("a", "NodeUnschedulable")
+    assert result.refusals == {"node is unschedulable (1 node)": 5}
+    assert closest_node(result.tightest.refused, OPTIONS) is None
 
 
 def test_pods_that_wait_come_first() -> None:
