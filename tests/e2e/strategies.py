@@ -4,55 +4,32 @@ This part is computed, without a cluster; docs/strategies.md says how, and has i
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from msgspec import to_builtins
 from rich.table import Table
 
-from app.cli.cluster_source import ClusterSource, Orders, Query, predicted_cluster, seeded_choice
+from app.cli.cluster_source import Orders, Query, predicted_cluster, seeded_choice
 from app.cli.what_if_changes import ChangeReader
-from app.kube.snapshot_file import SchedulingObjects
-from scheduler_core.generic.cluster_state import GenericClusterState
-from scheduler_core.model import generic
 from scheduler_core.model.quantity import format_bytes, format_count
 from scheduler_core.predict.predicted_replicas import Choose
 from scheduler_core.predict.situation import Situation
 from tests.e2e.report import Options, Part, draw
-from tests.worlds.generated_cluster import add_pods, draw_cluster, draw_volume_sizes
+from tests.worlds.generated_cluster import draw_situation
 from tests.worlds.strategies import Spread, StrategyComparison, compare_strategies
 
 ROOT = Path(__file__).parents[2]
 GOAL_1 = ROOT / "examples/goal-1-burst"
-_VOLUMES = 2
-
-
-@dataclass(frozen=True)
-class Generated:
-    """A generated cluster of some nodes, and pods that would fill a share of it."""
-
-    nodes: int
-    pods: int
-    fill: int
-
-    def situation(self) -> Situation:
-        """The pods are to be placed."""
-        choose = seeded_choice("0/generated")
-        sizes = draw_volume_sizes(self.pods, _VOLUMES, choose)
-        snapshot = draw_cluster(self.nodes, sum(map(sum, sizes)) * 100 // self.fill, choose)
-        listed = [generic.Node(node.name, node.labels) for node in snapshot.nodes.values()]
-        objects = SchedulingObjects(GenericClusterState.of(listed, (), ()), {}, {})
-        return add_pods(Situation(predicted_cluster(ClusterSource(snapshot, objects))), sizes)
-
-
 _ARRIVALS = 5  # random orders in which pods arrive at each strategy
-_CLUSTERS = (Generated(6, 30, 90), Generated(10, 60, 90))
+# Nodes and pods of generated clusters.
+_CLUSTERS = ((6, 30), (10, 60))
 
 
 def report(_folder: Path, options: Options) -> Part:
     """Computes the burst of the proposal's first goal, and generated ones."""
-    situations = (goal_1(), *(entry.situation() for entry in _CLUSTERS))
+    generated = (draw_situation(nodes, pods, 2, 90, seeded_choice("0/generated")) for nodes, pods in _CLUSTERS)
+    situations = (goal_1(), *generated)
     compared = [compare(situation, options.repetitions or _ARRIVALS) for situation in situations]
     return Part(failures(compared), [to_builtins(each) for each in compared], list(map(table, compared)))
 

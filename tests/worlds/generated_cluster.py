@@ -4,9 +4,7 @@ import random
 from collections.abc import Mapping, Sequence
 
 from scheduler_core.decide.decision import FilterOptions, Packing
-from scheduler_core.longhorn.csi_driver import DRIVER
-from scheduler_core.model import kube, longhorn
-from scheduler_core.model.snapshot import Snapshot
+from scheduler_core.model import kube
 from scheduler_core.predict.predicted_replicas import Choose
 from scheduler_core.predict.situation import Situation
 from tests.builders import Object, disk, kube_node, longhorn_node
@@ -15,76 +13,25 @@ from tests.worlds.predicted_clusters import situation
 from tests.worlds.strategies import STRATEGIES, StrategyName, StrategyRun, run_strategy
 
 GIBIBYTE = 2**30
-STORAGE_CLASS = "longhorn"
-HOST_NAME_LABEL = "kubernetes.io/hostname"
-VOLUME_SIZES = tuple(size * GIBIBYTE for size in (10, 20, 40, 80))
-NAMESPACE = "generated"
+_VOLUME_SIZES = (10, 20, 40, 80)
 _MOST_DISKS = 3
 # How large a disk is compared with others.
 _DISK_SHARES = (1, 2, 3)
-_OPEN = (kube.Condition("Ready", "True"), kube.Condition("Schedulable", "True"))
 
 
-def draw_volume_sizes(pods: int, volumes: int, choose: Choose) -> list[tuple[int, ...]]:
-    """Returns the sizes of each pod's volumes, in bytes."""
-    return [tuple(VOLUME_SIZES[choose(len(VOLUME_SIZES))] for _ in range(volumes)) for _ in range(pods)]
-
-
-def draw_cluster(nodes: int, capacity: int, choose: Choose) -> Snapshot:
-    """Returns a cluster of nodes with one to three empty disks of at least 1 GiB each, whose limits add up to about `capacity` bytes. Its
-    only StorageClass is that of Longhorn's proposal: best-effort data locality and one replica. Longhorn's settings have their defaults.
+def draw_situation(nodes: int, pods: int, volumes: int, fill: int, choose: Choose) -> Situation:
+    """Pods of so many volumes, and nodes with one to three empty disks of at least 1 Gi, of which the pods would take
+    about `fill` per cent.
     """
+    sizes = [[_VOLUME_SIZES[choose(len(_VOLUME_SIZES))] for _ in range(volumes)] for _ in range(pods)]
     shares = [[_DISK_SHARES[choose(len(_DISK_SHARES))] for _ in range(choose(_MOST_DISKS) + 1)] for _ in range(nodes)]
-    unit = capacity / max(1, sum(map(sum, shares)))
-    names = [f"node-{number:0{len(str(nodes))}}" for number in range(1, nodes + 1)]
-    longhorn_nodes = {name: _longhorn_node(name, of_node, unit) for name, of_node in zip(names, shares, strict=True)}
-    parameters = {"numberOfReplicas": "1", "dataLocality": longhorn.BEST_EFFORT}
-    storage_class = kube.StorageClass(STORAGE_CLASS, DRIVER, parameters, is_default=True, waits_for_consumer=True)
-    return Snapshot(
-        nodes={name: kube.Node(name, {HOST_NAME_LABEL: name}, conditions=(_OPEN[0],)) for name in names},
-        longhorn_nodes=longhorn_nodes,
-        storage_classes={STORAGE_CLASS: storage_class},
-    )
-
-
-def _longhorn_node(name: str, shares: Sequence[int], unit: float) -> longhorn.Node:
-    disks = tuple(
-        _disk(f"{name}-disk-{number}", f"disk-{number}", max(1, round(share * unit / GIBIBYTE)) * GIBIBYTE)
-        for number, share in enumerate(shares, start=1)
-    )
-    return longhorn.Node(name, allow_scheduling=True, conditions=_OPEN, disks=disks)
-
-
-def _disk(uuid: str, name: str, size: int) -> longhorn.Disk:
-    return longhorn.Disk(
-        name=name,
-        uuid=uuid,
-        path=f"/var/lib/{name}/",
-        allow_scheduling=True,
-        spec_type=longhorn.FILESYSTEM,
-        status_type=longhorn.FILESYSTEM,
-        filesystem_type="ext4",
-        storage_maximum=size,
-        storage_available=size,
-        conditions=_OPEN,
-    )
-
-
-def add_pods(situation: Situation, sizes: Sequence[Sequence[int]]) -> Situation:
-    """Adds pods, each with new volumes of these sizes in bytes."""
-    digits = len(str(len(sizes)))
-    for number, of_pod in enumerate(sizes, start=1):
-        situation = situation.with_new_pod(_pod(f"pod-{number:0{digits}}", of_pod))
-    return situation
-
-
-def _pod(name: str, sizes: Sequence[int]) -> kube.Pod:
-    templates = [kube.ClaimSpec(STORAGE_CLASS, size, ("ReadWriteOnce",)) for size in sizes]
-    mounts = tuple(
-        kube.ClaimVolume(f"data-{number}", f"data-{number}-{name}", template)
-        for number, template in enumerate(templates, start=1)
-    )
-    return kube.Pod(NAMESPACE, name, uid=f"generated-{name}", volumes=mounts)
+    unit = sum(map(sum, sizes)) * 100 / fill / sum(map(sum, shares))
+    digits = len(str(nodes))
+    disks = {
+        f"node-{number:0{digits}}": [max(1, round(share * unit)) for share in of_node]
+        for number, of_node in enumerate(shares, start=1)
+    }
+    return with_pods(disks, *sizes)
 
 
 AT_ONCE = Pace(lag=0, binding=0)
@@ -102,7 +49,19 @@ def disks_of(name: str, *sizes: float) -> list[Object]:
 def with_pods(nodes: Mapping[str, Sequence[float]], *pods: Sequence[float]) -> Situation:
     """Nodes with disks, and pods with best-effort volumes. All sizes are in Gi."""
     start = situation(*(disks_of(name, *sizes) for name, sizes in nodes.items()))
-    return add_pods(start, [[int(size * GIBIBYTE) for size in sizes] for sizes in pods])
+    digits = len(str(len(pods)))
+    for number, sizes in enumerate(pods, start=1):
+        name = f"pod-{number:0{digits}}"
+        mounts = tuple(
+            kube.ClaimVolume(
+                f"data-{index}",
+                f"data-{index}-{name}",
+                kube.ClaimSpec("longhorn", int(size * GIBIBYTE), ("ReadWriteOnce",)),
+            )
+            for index, size in enumerate(sizes, start=1)
+        )
+        start = start.with_new_pod(kube.Pod("generated", name, uid=f"generated-{name}", volumes=mounts))
+    return start
 
 
 def play_strategy(
