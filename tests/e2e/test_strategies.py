@@ -4,7 +4,9 @@ from pathlib import Path
 
 from rich.table import Table
 
+from app.cli.cluster_source import seeded_choice
 from tests.e2e import strategies
+from tests.worlds.generated_cluster import draw_situation
 
 PAGE = Path(__file__).parents[2] / "docs/strategies.md"
 
@@ -24,6 +26,6 @@ def test_the_page_has_the_first_table() -> None:
 
 def test_something_wrong_with_the_guard_is_a_failure() -> None:
     """As is a burst in which nothing goes wrong without it."""
-    comparison = strategies.compare(strategies.Generated(2, 4, 200).situation(), 1)
+    comparison = strategies.compare(draw_situation(2, 4, 2, 200, seeded_choice("0/generated")), 1)
     assert [entry.name for entry in comparison.strategies] == ["none", "proposal", "capacity", "guarded"]
     assert strategies.failures([]) == ["strategies: nothing went wrong"]
