@@ -18,8 +18,8 @@ from scheduler_core.predict.situation import Situation
 from scheduler_core.structs import replace
 from tests.builders import GI
 from tests.examples import examples
-from tests.property.test_what_if import workload, worlds
-from tests.worlds.predicted_clusters import OPTIONS, after, every_move, play
+from tests.property.test_what_if import worlds
+from tests.worlds.predicted_clusters import OPTIONS, after, every_move, play, workload
 
 CLASS = "longhorn"
 ORDERS = 3

@@ -13,7 +13,7 @@ from scheduler_core.decide.filter import filter_nodes
 from scheduler_core.longhorn.space import scheduling_limit
 from scheduler_core.model import kube
 from scheduler_core.model.generic import DisruptionBudget
-from scheduler_core.predict.cluster_additions import Workload, add_disk, add_nodes, scale
+from scheduler_core.predict.cluster_additions import add_disk, add_nodes, scale
 from scheduler_core.predict.cluster_changes import drain, expand, lose_disk, lose_nodes, set_setting
 from scheduler_core.predict.predicted_cluster import PredictedCluster
 from scheduler_core.predict.predicted_replicas import Choose
@@ -31,6 +31,7 @@ from tests.worlds.predicted_clusters import (
     observe,
     play,
     situation,
+    workload,
 )
 
 POLICIES = ("block-if-contains-last-replica", "always-allow", "block-for-eviction")
@@ -69,14 +70,6 @@ def _draw_changes(chance: random.Random, names: list[str], pods: list[str]) -> t
     if pods:
         options.append(partial(expand, key=("default", f"data-{chance.choice(pods)}"), size=45 * GI))
     return tuple(chance.sample(options, chance.randint(0, 4)))
-
-
-def workload(size: int) -> Workload:
-    """A StatefulSet whose pods have one claim of `size` Gi."""
-    template = kube.ClaimSpec(storage_class="longhorn", request=size * GI, access_modes=("ReadWriteOnce",))
-    mount = kube.ClaimVolume("data", "data-web-0", template)
-    pod = kube.Pod("default", "web-0", volumes=(mount,))
-    return Workload("StatefulSet", "default", "web", pod)
 
 
 def _overbooked_disks(result: OrderResult) -> list[str]:

@@ -8,6 +8,9 @@ from app.kube.cluster_cache import as_snapshot
 from app.kube.snapshot_file import SchedulingObjects
 from scheduler_core.convert.snapshot_kinds import group_of
 from scheduler_core.decide.decision import FilterOptions
+from scheduler_core.model import kube
+from scheduler_core.model.constraints import PodScheduling
+from scheduler_core.predict.cluster_additions import Workload
 from scheduler_core.predict.predicted_cluster import PredictedCluster, predicted_state
 from scheduler_core.predict.predicted_replicas import ReplicaMove, replica_moves
 from scheduler_core.predict.prediction import PodOutcome, Prediction, predict
@@ -138,6 +141,22 @@ def stateful_set(name: str, replicas: int, size: str = "40Gi", **spec: Any) -> O
         "metadata": {"name": name, "namespace": "default"},
         "spec": {"replicas": replicas, "template": template, "volumeClaimTemplates": [claim], **spec},
     }
+
+
+def workload(
+    size: float,
+    *,
+    name: str = "web",
+    in_order: bool = False,
+    storage_class: str = "longhorn",
+    ephemeral: bool = False,
+    labels: frozenset[tuple[str, str]] = frozenset(),
+) -> Workload:
+    """A StatefulSet whose pods have one claim of `size` Gi, which may be ephemeral, or none for 0."""
+    spec = kube.ClaimSpec(storage_class=storage_class, request=int(size * GI), access_modes=("ReadWriteOnce",))
+    mount = kube.ClaimVolume("data", f"{name}-0-data" if ephemeral else f"data-{name}-0", spec, ephemeral=ephemeral)
+    pod = kube.Pod("default", f"{name}-0", volumes=(mount,) if size else (), scheduling=PodScheduling(labels))
+    return Workload("StatefulSet", "default", name, pod, in_order=in_order)
 
 
 def replica_name(pod_name: str, place: str) -> str:

@@ -77,4 +77,5 @@ def test_where_no_drain_fits_every_order_was_tried(run: Run, tmp_path: Path) -> 
     assert lines[-1].endswith("every order was tried, so that no other one drains more")
     answer = run("maintenance", "--snapshot", file, "--orders", "2", "-o", "json").answer
     assert [(entry["node"], entry["blocked"]) for entry in answer["failed"]] == [("a", False), ("b", False)]
-    assert all(entry["firstProblems"] for entry in answer["failed"])
+    assert all(entry["firstProblems"] == entry["problems"] for entry in answer["failed"])
+    assert (answer["steps"], answer["exhaustive"], answer["tries"]) == ([], True, 1)

@@ -5,9 +5,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.model import kube
-from scheduler_core.model.constraints import PodScheduling
-from scheduler_core.predict.cluster_additions import Workload, add_nodes, scale
+from scheduler_core.predict.cluster_additions import add_nodes, scale
 from scheduler_core.predict.cluster_changes import drain, lose_nodes, set_setting
 from scheduler_core.predict.disruption_budgets import DisruptionBudgets
 from scheduler_core.predict.prediction import Certainty
@@ -24,6 +22,7 @@ from tests.worlds.predicted_clusters import (
     prediction,
     running,
     situation,
+    workload,
 )
 
 KEY = ("default", "web-0")
@@ -238,12 +237,7 @@ def test_scaling_changes_how_many_pods_are_expected() -> None:
 
     What the status counted before does not hold any more.
     """
-    template = Workload(
-        "StatefulSet",
-        "default",
-        "web",
-        kube.Pod("default", "web-0", scheduling=PodScheduling(frozenset({("app", "web")}))),
-    )
+    template = workload(0, labels=frozenset({("app", "web")}))
     cluster = web_cluster(*two_nodes(), minAvailable="60%", status={"expectedPods": 2})
     assert prediction(cluster, partial(drain, nodes=("a",))).drains[0].outcome is Certainty.NEVER
     assert (
