@@ -26,6 +26,8 @@ DEFAULT_MAX_MOVES = 3
 # Up to this number of sequences of one length, all are tried, else those of the most promising moves are continued.
 _MAX_EXHAUSTIVE = 2_000
 _BEAM_WIDTH = 12
+# A sequence whose moves may lead to more clusters is not continued.
+_CONTINUED_CLUSTERS = 16
 # How many clusters are made at most, which takes some seconds. For a goal of pods orders are played in each, so that the cost of one
 # grows with the nodes.
 _MAX_CLUSTERS = 20_000
@@ -182,8 +184,9 @@ def find_moves(goal: Goal, baseline: Baseline, max_moves: int = DEFAULT_MAX_MOVE
     """Returns the fewest moves that raise the goal's value to its target, or else those that raise it furthest."""
     search = _Search(goal, baseline)
     level = [MoveSequence((), (baseline.cluster,))]
-    exhausted = 0
-    for count in range(1, max_moves + 1):
+    # No number of moves helps where no disk can get the space.
+    exhausted = 0 if goal.before >= goal.target or search.may_reach(max_moves) else max_moves
+    for count in range(exhausted + 1, max_moves + 1):
         if search.value >= goal.target:
             break
         if count > 1:
@@ -207,6 +210,17 @@ class _Search:
         movable = (predicted_replicas.movable_replicas(start, name) for name in start.snapshot.volumes)
         self._movable = frozenset(replica.name for replicas in movable for replica in replicas)
 
+    def may_reach(self, moves: int) -> bool:
+        """Whether some disk has the space once its largest replicas are moved."""
+        view = self._baseline.cluster.state.view
+        for node in view.cluster.nodes.values():
+            for disk in node.disks:
+                on_disk = view.indexes.replicas_by_disk.get(disk.uuid) or ()
+                sizes = sorted((each.size for each in on_disk if each.name in self._movable), reverse=True)[:moves]
+                if sizes and view.free_space(node.name)[disk.name].free + sum(sizes) >= self._goal.least_free:
+                    return True
+        return False
+
     def try_last_moves(self, level: Sequence[MoveSequence]) -> None:
         """Appends each last move and keeps the best sequence."""
         for sequence in level:
@@ -214,7 +228,7 @@ class _Search:
                 # A number of pods is less than any size.
                 if free < max(self._goal.least_free, self.value):
                     break
-                longer = self._extend(sequence, replica)
+                longer = self._extend(sequence, replica, _MAX_CLUSTERS)
                 if longer is not None:
                     self._compare(longer)
 
@@ -224,7 +238,7 @@ class _Search:
         candidates = [(free, sequence, replica) for sequence in level for free, replica in self._candidates(sequence)]
         candidates.sort(key=lambda entry: (-entry[0], entry[1].copied_bytes))
         limit = None if self.complete else _BEAM_WIDTH
-        longer = (self._extend(sequence, replica) for _, sequence, replica in candidates)
+        longer = (self._extend(sequence, replica, _CONTINUED_CLUSTERS) for _, sequence, replica in candidates)
         return list(islice(filter(None, longer), limit))
 
     def _compare(self, sequence: MoveSequence) -> None:
@@ -243,9 +257,9 @@ class _Search:
             self.value = min(values)
             self.plan = sequence
 
-    def _extend(self, sequence: MoveSequence, replica: longhorn.Replica) -> MoveSequence | None:
+    def _extend(self, sequence: MoveSequence, replica: longhorn.Replica, most: int) -> MoveSequence | None:
         """Returns the sequence with one more move, None if the replica cannot be moved in some cluster or may go to a
-        busy node, or if the moves may lead to more clusters than are left to make.
+        busy node, or if the moves may lead to more than `most` clusters.
         """
         moves: list[ReplicaMove] = []
         count = 0
@@ -257,7 +271,7 @@ class _Search:
             moves.append(move)
             # Each choice that Longhorn makes by chance multiplies the clusters.
             count += len(move.targets)
-            if count > self._clusters_left:
+            if count > min(most, self._clusters_left):
                 self.complete = False
                 return None
         self._clusters_left -= count
