@@ -40,7 +40,7 @@ def test_no_node_is_the_closest_where_kube_scheduler_refuses_each() -> None:
     )
 
     closed = Situation(start.cluster.with_scheduling(scheduling))
-    result = headroom(closed, workload(1))
+    result = headroom(closed, workload(200))
     assert result.least == 0
     assert result.tightest.refused is not None
     assert result.refusals == {"node is unschedulable (1 node)": 5}
