@@ -6,7 +6,6 @@ escaped there.
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from app.api.page.rendering import environment
 from app.cli import options, what_if
@@ -14,11 +13,17 @@ from scheduler_core import errors
 from scheduler_core.model.quantity import format_bytes
 from scheduler_core.predict.prediction import Certainty, OrderPoint
 from scheduler_core.predict.situation import Origin
+from scheduler_core.structs import Struct
 
 _TEMPLATE = "what_if_report.html"
+WIDTH = 640
+HEIGHT = 190
+_LEFT = 74
+_RIGHT = 12
+_TOP = 14
+_BOTTOM = 30
 _BAR_WIDTH = 240
-# Of a plot and its axes, in the units of its viewBox.
-_AXES = {"width": 640, "height": 190, "left": 74, "right": 628, "top": 14, "bottom": 160}
+_NICE = (1, 2, 5)
 # Pairs of a step and the value, by step.
 Values = Sequence[tuple[int, int]]
 
@@ -57,7 +62,7 @@ def write_report(file: Path, answer: what_if.WhatIf, verbs: Sequence[str], sourc
         raise errors.CoreError(f"--html {file}: cannot be written: {error.strerror}") from error
 
 
-def step_plots(steps: Sequence[OrderPoint]) -> list[dict[str, Any]]:
+def step_plots(steps: Sequence[OrderPoint]) -> "list[LinePlot]":
     """Returns the plots of an order's steps, none without steps."""
     if len(steps) < 2:  # one point is no course
         return []
@@ -75,48 +80,103 @@ def step_plots(steps: Sequence[OrderPoint]) -> list[dict[str, Any]]:
     ]
 
 
-def line_plot(title: str, series: Mapping[str, Values], text: Callable[[int], str] = str) -> dict[str, Any]:
+class LinePlot(Struct, frozen=True):
+    """Several quantities over the same steps."""
+
+    title: str
+    description: str  # what it shows, in words
+    lines: list[tuple[str, str]]  # the name of each quantity, and the points of its polyline
+    # Where the values of the horizontal and of the vertical axis lie, and their texts.
+    x_ticks: list[tuple[float, str]]
+    y_ticks: list[tuple[float, str]]
+    width: int = WIDTH
+    height: int = HEIGHT
+    left: int = _LEFT
+    right: int = WIDTH - _RIGHT
+    top: int = _TOP
+    bottom: int = HEIGHT - _BOTTOM
+
+
+class SizeBar(Struct, frozen=True):
+    """A quantity as the widths of a bar."""
+
+    least: float  # of the bar's filled part, over all orders
+    most: float  # of the bar's filled part, over all orders
+    limit: float  # where the limit is
+    width: int = _BAR_WIDTH
+
+
+def line_plot(title: str, series: Mapping[str, Values], text: Callable[[int], str] = str) -> LinePlot:
     """Returns the plot of at least one quantity by name, each with at least one value, which `text` prints. The vertical
-    axis begins at the least value and ends at the greatest one.
+    axis begins at 0, or below the least value if that is more than half of the greatest.
     """
     steps = [step for each in series.values() for step, _ in each]
     values = [value for each in series.values() for _, value in each]
-    floor, ceiling = min(values), max(min(values) + 1, *values)
+    floor, ceiling = _bounds(min(values), max(values))
     last = max(1, *steps)
-    left, right, top, bottom = (_AXES[side] for side in ("left", "right", "top", "bottom"))
 
     def place(step: int, value: int) -> tuple[float, float]:
-        across = left + (right - left) * step / last
-        down = bottom - (bottom - top) * (value - floor) / (ceiling - floor)
+        across = _LEFT + (WIDTH - _LEFT - _RIGHT) * step / last
+        down = HEIGHT - _BOTTOM - (HEIGHT - _TOP - _BOTTOM) * (value - floor) / (ceiling - floor)
         return round(across, 1), round(down, 1)
 
-    def polyline(each: Values) -> str:
-        # A value stays until the next step, so that the line goes across before it goes up or down.
-        corners = [place(*each[0])]
-        for _, (step, value) in pairwise(each):
-            across, down = place(step, value)
-            corners += [(across, corners[-1][1]), (across, down)]
-        return " ".join(f"{across:g},{down:g}" for across, down in corners)
-
-    def describe(name: str, each: Values) -> str:
-        amounts = [value for _, value in each]
-        first, end, least, most = map(text, (amounts[0], amounts[-1], min(amounts), max(amounts)))
-        return f"{name}: {first} at first, {end} in the end, at least {least}, at most {most}."
-
-    return {
-        **_AXES,
-        "title": title,
-        "description": " ".join(describe(name, each) for name, each in series.items()),
-        "lines": [(name, polyline(each)) for name, each in series.items()],
-        # Where the values of an axis lie, and their texts.
-        "x_ticks": [(place(step, floor)[0], str(step)) for step in sorted({0, last // 2, last})],
-        "y_ticks": [(place(0, value)[1], text(value)) for value in (floor, ceiling)],
-    }
+    middle = floor + (ceiling - floor) // 2
+    y_values = sorted({floor, ceiling} | ({middle} if (ceiling - floor) % 2 == 0 else set()))
+    return LinePlot(
+        title=title,
+        description=" ".join(_describe(name, each, text) for name, each in series.items()),
+        lines=[(name, _polyline([place(*value) for value in each])) for name, each in series.items()],
+        x_ticks=[(place(step, floor)[0], str(step)) for step in sorted({0, last // 2, last})],
+        y_ticks=[(place(0, value)[1], text(value)) for value in y_values],
+    )
 
 
-def size_bar(least: int, most: int, limit: int, scale: int) -> dict[str, float]:
-    """Returns the widths of a bar of bytes with its limit: `least` to `most`, over all orders; `scale` bytes take the
-    whole width.
+def _polyline(points: Sequence[tuple[float, float]]) -> str:
+    corners = [points[0]]
+    for before, after in pairwise(points):
+        if after[1] != before[1]:
+            corners += [(after[0], before[1]), after]
+    if corners[-1] != points[-1]:
+        corners.append(points[-1])
+    return " ".join(f"{across:g},{down:g}" for across, down in corners)
+
+
+def _describe(name: str, series: Values, text: Callable[[int], str]) -> str:
+    values = [value for _, value in series]
+    return (
+        f"{name}: {text(values[0])} at first, {text(values[-1])} in the end, "
+        f"at least {text(min(values))}, at most {text(max(values))}."
+    )
+
+
+def _bounds(least: int, most: int) -> tuple[int, int]:
+    """Returns where the vertical axis begins and ends; the end is greater."""
+    if least <= most - least:
+        return 0, _round_up(max(most, 1))
+    grain = _round_up(max(most - least, 1))
+    floor = least // grain * grain
+    return floor, floor + grain * -(-(most - floor) // grain) if most > floor else floor + grain
+
+
+def _round_up(value: int) -> int:
+    """Returns the least round number that is not below a positive number. Round are 1, 2, 5, 10, 20 and so on; bytes
+    are round in their binary unit.
+
+    >>> _round_up(1), _round_up(37), _round_up(3 * 1024**3)
+    (1, 50, 5368709120)
     """
-    sizes = {"least": least, "most": most, "limit": limit}
-    return {"width": _BAR_WIDTH} | {key: round(_BAR_WIDTH * size / max(scale, 1), 1) for key, size in sizes.items()}
+    unit = 1
+    while value >= unit * 1024 and unit < 1024**4:
+        unit *= 1024
+    power = unit
+    while True:
+        for factor in _NICE:
+            if factor * power >= value:
+                return factor * power
+        power *= 10
+
+
+def size_bar(least: int, most: int, limit: int, scale: int) -> SizeBar:
+    """Returns a bar of bytes with its limit; the whole width stands for `scale` bytes."""
+    widths = [round(_BAR_WIDTH * value / max(scale, 1), 1) for value in (least, most, limit)]
+    return SizeBar(widths[0], widths[1], widths[2])

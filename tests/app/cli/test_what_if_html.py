@@ -136,25 +136,36 @@ def test_a_file_that_cannot_be_written_is_bad_input(
 @given(st.lists(st.lists(st.integers(0, 2**60), min_size=1, max_size=40), min_size=1, max_size=3))
 def test_every_point_of_a_plot_is_within_its_axes(values: list[list[int]]) -> None:
     plot = line_plot("plot", {str(number): list(enumerate(each)) for number, each in enumerate(values)})
-    for _, line in plot["lines"]:
+    for _, line in plot.lines:
         points = [tuple(map(float, pair.split(","))) for pair in line.split()]
-        assert all(
-            plot["left"] <= across <= plot["right"] and plot["top"] <= down <= plot["bottom"] for across, down in points
-        )
+        assert all(plot.left <= across <= plot.right and plot.top <= down <= plot.bottom for across, down in points)
         assert points == sorted(points, key=lambda point: point[0])
-    ends = [int(text) for _, text in plot["y_ticks"]]
+    ends = [int(text) for _, text in plot.y_ticks]
     assert ends[0] <= min(map(min, values)) <= max(map(max, values)) <= ends[-1]
-    assert (plot["y_ticks"][0][0], plot["y_ticks"][-1][0]) == (plot["bottom"], plot["top"])
+    assert (plot.y_ticks[0][0], plot.y_ticks[-1][0]) == (plot.bottom, plot.top)
 
 
-def test_bytes_have_their_unit() -> None:
+@pytest.mark.parametrize(
+    ("values", "ticks"),
+    [
+        pytest.param([0, 3, 1], ["0", "5"], id="from-zero"),
+        pytest.param([0], ["0", "1"], id="nothing"),
+        pytest.param([100, 97], ["95", "100"], id="far-from-zero"),
+        pytest.param([18, 4], ["0", "10", "20"], id="with-a-middle"),
+    ],
+)
+def test_the_axis_has_round_values(values: list[int], ticks: list[str]) -> None:
+    assert [text for _, text in line_plot("plot", {"a": list(enumerate(values))}).y_ticks] == ticks
+
+
+def test_bytes_have_round_values_of_their_unit() -> None:
     plot = line_plot("plot", {"a": [(0, 0), (1, 178 * 1024**3)]}, format_bytes)
-    assert [text for _, text in plot["y_ticks"]] == ["0", "178Gi"]
-    assert plot["description"] == "a: 0 at first, 178Gi in the end, at least 0, at most 178Gi."
+    assert [text for _, text in plot.y_ticks] == ["0", "100Gi", "200Gi"]
+    assert plot.description == "a: 0 at first, 178Gi in the end, at least 0, at most 178Gi."
 
 
 def test_the_bars_of_a_disk_have_one_scale() -> None:
     before, after = size_bar(50, 50, 100, 200), size_bar(100, 200, 100, 200)
-    assert (before["least"], before["limit"]) == (60, 120)
-    assert (after["least"], after["most"], after["limit"]) == (120, 240, 120)
-    assert size_bar(0, 0, 0, 0)["most"] == 0
+    assert (before.least, before.limit) == (60, 120)
+    assert (after.least, after.most, after.limit) == (120, 240, 120)
+    assert size_bar(0, 0, 0, 0).most == 0
