@@ -145,6 +145,10 @@ class SpaceQuestion(Struct, frozen=True):
     guesses: tuple[int, ...]  # how many bytes are tried first, in this order, at least one
     most: int  # there are not more bytes than these
 
+    @property
+    def order(self) -> tuple[int, int, int, str, str]:
+        return self.least, self.guesses[0], self.kind.rank, self.node, self.disk.name
+
     def least_size(self, most: int, fits: Callable[[Step], bool]) -> int:
         """Returns the least bytes, at most `most`, with which the pod fits, else 0; with one byte less it was decided not
         to fit.

@@ -1,6 +1,6 @@
 """A change that makes a pod fit: what it costs, and what Longhorn's controllers and kube-controller-manager show after it."""
 
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 
 from scheduler_core.longhorn.node_controller import ROUNDING
 from scheduler_core.model import generic, kube, longhorn, quantity
@@ -11,7 +11,7 @@ from scheduler_core.predict.predicted_cluster import (
     with_disk,
     with_schedulable_condition,
 )
-from scheduler_core.predict.predicted_replicas import DiskPlace, ReplicaMove, apply_move
+from scheduler_core.predict.predicted_replicas import ReplicaMove
 from scheduler_core.structs import Struct, replace
 
 _UNSCHEDULABLE_TAINT = "node.kubernetes.io/unschedulable"
@@ -19,7 +19,7 @@ _SCHEDULABLE = "Schedulable"
 
 
 class RemedyKind(StrEnum):
-    """What a remedy changes; of equal cost the first kind in this order is preferred."""
+    """What a remedy changes; of equal cost the first kind is preferred."""
 
     UNCORDON = "uncordon"
     ALLOW_DEGRADED = "allow-degraded"
@@ -33,6 +33,33 @@ class RemedyKind(StrEnum):
     FREE_AVAILABLE = "free-available"
     GROW_DISK = "grow-disk"
     MOVE_REPLICA = "move-replica"
+
+    @property
+    def rank(self) -> int:
+        return _KINDS.index(self)
+
+
+class Intervention(IntEnum):
+    """How much a step interferes with the cluster, least first."""
+
+    SETTING = 0
+    SPACE = 1
+    MOVE = 2
+
+
+_SPACE_KINDS = (
+    RemedyKind.LOWER_RESERVE, RemedyKind.FREE_SCHEDULED, RemedyKind.FREE_AVAILABLE, RemedyKind.GROW_DISK
+)  # fmt: skip
+_INTERVENTIONS = {**dict.fromkeys(_SPACE_KINDS, Intervention.SPACE), RemedyKind.MOVE_REPLICA: Intervention.MOVE}
+_KINDS = tuple(RemedyKind)
+
+
+class Cost(Struct, frozen=True, order=True):
+    """The cost of a remedy. Remedies are compared field by field, in this order."""
+
+    intervention: Intervention
+    size: int  # bytes that are freed, added or copied
+    tags: int  # how many tags are added
 
 
 class Step(Struct, frozen=True):
@@ -48,12 +75,14 @@ class Step(Struct, frozen=True):
     setting: str = ""  # Longhorn's setting that becomes true; `node` is "" then
 
     @property
+    def cost(self) -> Cost:
+        """What the change costs, least interference with the cluster first."""
+        return Cost(_INTERVENTIONS.get(self.kind, Intervention.SETTING), self.size, len(self.tags))
+
+    @property
     def order(self) -> tuple[object, ...]:
-        """Sorts remedies by what they cost: settings, which have no size, then space, then moves; fewer bytes; fewer
-        tags. Then by kinds, nodes and disks.
-        """
-        kinds = [*RemedyKind]
-        return self.move is not None, self.size, len(self.tags), kinds.index(self.kind), self.node, self.disk, self.tags
+        """Sorts remedies: by cost, then by kinds, nodes and disks."""
+        return self.cost, self.kind.rank, self.node, self.disk, self.tags
 
 
 def exact_bytes(size: int) -> str:
@@ -72,18 +101,8 @@ def move_step(move: ReplicaMove) -> Step:
     return Step(RemedyKind.MOVE_REPLICA, *move.origin, move.copied_bytes, text=text, move=move)
 
 
-def step_changes(
-    cluster: PredictedCluster, step: Step, target: DiskPlace | None = None
-) -> tuple[ChangesByObject, generic.Node | None]:
-    """Returns the objects that a step changes, and a Kubernetes node among them as kube-scheduler's filters read it; of
-    a move to one of its targets.
-    """
-    if step.move is not None and target is not None:
-        moved = apply_move(cluster, step.move, target)
-        names = {each.name for way in (cluster, moved) for each in way.state.view.replicas_of(step.move.volume)}
-        replicas: ChangesByObject = {("replicas", name): moved.snapshot.replicas.get(name) for name in names}
-        nodes = (moved.snapshot.longhorn_nodes[name] for name in (step.node, target.node))
-        return {**replicas, **{("longhorn_nodes", node.name): node for node in nodes}}, None
+def step_changes(cluster: PredictedCluster, step: Step) -> tuple[ChangesByObject, generic.Node | None]:
+    """Returns the objects that a step changes, and a Kubernetes node among them as kube-scheduler's filters read it."""
     if step.setting:
         return {("settings", step.setting): "true"}, None
     name = step.node

@@ -6,8 +6,8 @@ The limits of the search are tested, too.
 import pytest
 
 from scheduler_core.longhorn.node_controller import ROUNDING
-from scheduler_core.predict.remedies import find_remedies
-from scheduler_core.predict.remedy import RemedyKind, Step, exact_bytes
+from scheduler_core.predict.remedies import Trials, find_remedies
+from scheduler_core.predict.remedy import Cost, Intervention, RemedyKind, Step, exact_bytes
 from scheduler_core.structs import replace
 from tests.builders import GI, Object, claim, disk, flat, kube_node, longhorn_node, pod, setting, storage_class
 from tests.worlds.predicted_clusters import OPTIONS, running, situation
@@ -52,6 +52,18 @@ def test_settings_help_where_replicas_have_too_few_nodes() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("cheaper", "dearer"),
+    [
+        pytest.param(Cost(Intervention.SETTING, 0, 2), Cost(Intervention.SPACE, 1, 0), id="intervention"),
+        pytest.param(Cost(Intervention.SPACE, 1, 0), Cost(Intervention.SPACE, 2, 0), id="bytes"),
+        pytest.param(Cost(Intervention.SETTING, 0, 1), Cost(Intervention.SETTING, 0, 2), id="tags"),
+    ],
+)
+def test_costs_are_compared_field_by_field(cheaper: Cost, dearer: Cost) -> None:
+    assert cheaper < dearer
+
+
 def test_available_bytes_are_freed_as_longhorn_rounds_them() -> None:
     """A disk of a file system needs a multiple of 100Mi.
 
@@ -61,8 +73,8 @@ def test_available_bytes_are_freed_as_longhorn_rounds_them() -> None:
     low = minimum - minimum % ROUNDING
     objects = node("a", available=low / GI, pressure=True)
     [remedy] = [each for each in world(objects).find(9) if each.kind is RemedyKind.FREE_AVAILABLE]
-    assert remedy.size == ROUNDING
-    assert low + remedy.size > minimum
+    assert remedy.cost.size == ROUNDING
+    assert low + remedy.cost.size > minimum
 
 
 def test_a_disk_whose_condition_is_outdated_gets_no_space() -> None:
@@ -93,7 +105,7 @@ def test_a_move_is_offered_only_if_every_choice_of_longhorn_helps(room: float, m
 
 def test_the_search_ends_after_so_many_decisions() -> None:
     cluster = cluster_of(world(*(entry for name in "abcdef" for entry in node(name, scheduled=80))).objects)
-    searches = [find_remedies(waiting(cluster), cluster, OPTIONS, 9, count) for count in (1, 4, 500)]
+    searches = [find_remedies(waiting(cluster), cluster, OPTIONS, 9, count) for count in (1, 3, 500)]
     assert [search.complete for search in searches] == [False, False, True]
     assert [bool(search.remedies) for search in searches] == [False, True, True]
     assert set(searches[1].remedies) <= set(searches[2].remedies)
@@ -127,7 +139,7 @@ def test_the_least_bytes_may_be_few_because_more_make_room_for_another_pod() -> 
     assert [pods.fits_after(replace(grown, size=size * GI)) for size in (14, 15, 19, 20, 54, 55)] == [
         False, True, True, False, False, True,
     ]  # fmt: skip
-    assert [remedy.size for remedy in pods.find(9)] == [15 * GI, 15 * GI]
+    assert [remedy.cost.size for remedy in pods.find(9)] == [15 * GI, 15 * GI]
 
 
 def test_a_disk_of_a_node_that_kube_scheduler_refuses_may_make_room_elsewhere() -> None:
@@ -146,3 +158,39 @@ def longhorn_with_closed_disk() -> list[Object]:
         "taints": [{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}],
     }
     return [raw, longhorn_node("b", {"disk-1": disk(100, scheduled=100), "disk-2": disk(100, allow=False)})]
+
+
+DECISIONS = 10
+CLOSED_NODE = flat([kube_node("a"), longhorn_node("a", {"disk-1": disk(100, allow=False)})])
+# No volume is created with fewer replicas than it is to have, so that one waits for a second node.
+TWO_REPLICAS = [
+    setting("allow-volume-creation-with-degraded-availability", "false"),
+    storage_class("elsewhere", numberOfReplicas="2", dataLocality="disabled"),
+]
+# A pod that is bound to the node, and whose volume has no place there yet.
+OTHER_POD = [pod("other", name="other", uid="uid-other", node="a"), claim("other", 10)]
+
+
+def waiting_pod(storage_class_name: str = "longhorn", *, spread: bool = False) -> list[Object]:
+    """A pod with one new volume; `longhorn` has one local replica."""
+    raw = pod("data", name="db", uid="uid-db")
+    if spread:
+        constraint = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule"}
+        raw["spec"]["topologySpreadConstraints"] = [constraint]
+    return [claim("data", 40, storage_class=storage_class_name), raw]
+
+
+@pytest.mark.parametrize(
+    ("objects", "share"),
+    [
+        pytest.param(waiting_pod(), 1 / 7, id="local replica"),
+        pytest.param([*TWO_REPLICAS, *waiting_pod("elsewhere")], 1, id="replicas may go elsewhere"),
+        pytest.param([*waiting_pod(), *OTHER_POD], 1, id="another pod's volume waits there"),
+        pytest.param(waiting_pod(spread=True), 1, id="topology spread"),
+    ],
+)
+def test_only_the_changed_node_is_decided_about_where_no_other_can_change(objects: list[Object], share: float) -> None:
+    cluster = cluster_of(flat(CLOSED_NODE, objects))
+    trials = Trials(waiting(cluster), cluster, OPTIONS, DECISIONS)
+    trials.fits(Step(RemedyKind.ALLOW_DISK, "a", "disk-1"))
+    assert trials.decisions_left == pytest.approx(DECISIONS - 1 - share)
