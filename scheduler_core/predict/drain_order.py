@@ -189,7 +189,7 @@ def _drain_next(
             return None
         results.append(result)
     counts = ([each.pods, each.copied_bytes, each.reduced_volumes] for each in results)
-    pods, copied_bytes, volumes = ((min(values), max(values)) for values in zip(*counts, strict=True))
-    step = DrainStep(name, pods, copied_bytes, volumes, max(result.rebuild_wait for result in results))
+    ranges = ((min(values), max(values)) for values in zip(*counts, strict=True))
+    step = DrainStep(name, *ranges, rebuild_wait=max(result.rebuild_wait for result in results))
     remaining = tuple(node for node in state.remaining if node != name)
     return _State(tuple(result.cluster for result in results), remaining, [*remaining], (*state.steps, step))
