@@ -12,7 +12,7 @@ from scheduler_core import errors
 from scheduler_core.model.quantity import format_bytes, format_count
 from scheduler_core.monitor.report import NearestNode
 from scheduler_core.predict import predicted_replicas, prediction
-from scheduler_core.predict.drain_order import DrainOrder, DrainStep, find_drain_order
+from scheduler_core.predict.drain_order import DrainOrder, DrainStep, MaintenanceRequest, find_drain_order
 from scheduler_core.predict.pod_headroom import Headroom, closest_node, fill_with_pods, summarize_headroom
 from scheduler_core.predict.situation import Situation
 from scheduler_core.structs import replace
@@ -136,10 +136,16 @@ def maintenance(
     source = query.read(needs_nodes=True)
     snapshot = source.snapshot
     names = tuple(dict.fromkeys(nodes or sorted(snapshot.nodes or snapshot.longhorn_nodes)))
-    with render.progress_of("Draining nodes"):
-        start = Situation(cluster_source.predicted_cluster(source), parallel=source.parallel_sets)
-        courses = [partial(_choose, seed) for seed in orders.seeds]
-        order = find_drain_order(start, names, rules.options, courses, tries)
+    with render.progress_of("Draining nodes", len(names)) as report:
+        request = MaintenanceRequest(
+            start=Situation(cluster_source.predicted_cluster(source), parallel=source.parallel_sets),
+            nodes=names,
+            options=rules.options,
+            courses=[partial(_choose, seed) for seed in orders.seeds],
+            tries=tries,
+            report=report,
+        )
+        order = find_drain_order(request)
     notes = [cluster_source.CHANCE, *source.notes(drains=True)]
     data = {
         "orders": order.courses,

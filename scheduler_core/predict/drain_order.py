@@ -11,7 +11,6 @@ out from the start.
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.model.snapshot import NamespacedName
@@ -81,13 +80,32 @@ def _drain_problems(before: PredictedCluster, drained: Situation, result: OrderR
 
 
 class DrainStep(Struct, frozen=True):
-    """The maintenance of one node: as in `Maintenance`, the least and the most over all courses of events."""
+    """The maintenance of one node."""
 
     node: str
-    pods: tuple[int, int]
-    copied_bytes: tuple[int, int]
-    reduced_volumes: tuple[int, int]
-    rebuild_wait: float = 0  # the most
+    pods: tuple[int, int]  # as in `Maintenance`, the least and the most over all courses
+    copied_bytes: tuple[int, int]  # as in `Maintenance`, the least and the most over all courses
+    reduced_volumes: tuple[int, int]  # as in `Maintenance`, the least and the most over all courses
+    rebuild_wait: float = 0  # as in `Maintenance`, the most over all courses
+
+    @classmethod
+    def of(cls, node: str, courses: Sequence[Maintenance]) -> "DrainStep":
+        """Returns what a node's maintenance is in at least one course of events."""
+        counts = ([each.pods, each.copied_bytes, each.reduced_volumes] for each in courses)
+        pods, copied_bytes, volumes = ((min(values), max(values)) for values in zip(*counts, strict=True))
+        return cls(node, pods, copied_bytes, volumes, max(result.rebuild_wait for result in courses))
+
+
+class MaintenanceRequest(Struct, frozen=True):
+    """The nodes that are to be maintained."""
+
+    start: Situation  # the cluster before the first drain
+    nodes: tuple[str, ...]
+    options: FilterOptions
+    # For each course of events, what makes the random choices of a node's maintenance; "" is the time before it.
+    courses: Sequence[Callable[[str], Choose]]
+    tries: int  # how many orders are tried at most: those that end in a dead end
+    report: Callable[[int], None] = lambda _: None  # called after each drain, with the most drains in a row so far
 
 
 class FailedDrain(Struct, frozen=True):
@@ -114,6 +132,22 @@ class DrainOrder(Struct, frozen=True):
         return not self.failed
 
 
+def find_drain_order(request: MaintenanceRequest) -> DrainOrder:
+    """Searches an order of the nodes in which every drain fits. Raises a WhatIfError if a node does not exist."""
+    for name in request.nodes:
+        check_node(request.start.cluster, name)
+    clusters = tuple(run_order(request.start, request.options, course("")).cluster for course in request.courses)
+    blocked: list[FailedDrain] = []
+    others: list[str] = []
+    for name in request.nodes:
+        texts = tuple(dict.fromkeys(text for cluster in clusters for text in permanent_blockers(cluster, name)))
+        if texts:
+            blocked.append(FailedDrain(name, blocked=True, problems=texts, first_problems=texts))
+        else:
+            others.append(name)
+    return _Search(request, _State(clusters, tuple(others), others)).run(blocked)
+
+
 class _State(Struct):
     clusters: tuple[PredictedCluster, ...]  # one for each course of events
     remaining: tuple[str, ...]
@@ -122,74 +156,52 @@ class _State(Struct):
     failures: dict[str, tuple[str, ...]] = {}  # why the drains of the others fail here
 
 
-def find_drain_order(
-    start: Situation,
-    nodes: Sequence[str],
-    options: FilterOptions,
-    courses: Sequence[Callable[[str], Choose]],
-    tries: int,
-) -> DrainOrder:
-    """Searches an order of the nodes in which every drain fits, and ends after `tries` that end in a dead end. Each of the
-    `courses` of events makes the random choices of a node's maintenance; "" is the time before it. Raises a WhatIfError if
-    a node does not exist.
-    """
-    for name in nodes:
-        check_node(start.cluster, name)
-    clusters = tuple(run_order(start, options, course("")).cluster for course in courses)
-    blockers = {
-        name: tuple(dict.fromkeys(text for cluster in clusters for text in permanent_blockers(cluster, name)))
-        for name in nodes
-    }
-    others = [name for name in nodes if not blockers[name]]
-    drain_next = partial(_drain_next, parallel=start.parallel, options=options, courses=courses)
-    best = first = _State(clusters, tuple(others), others)
-    # A stack of its own: a cluster may have more nodes than Python nests calls.
-    stack = [first]
-    failures: Counter[str] = Counter()
-    dead_ends = 0
-    while stack and best.remaining and dead_ends < tries:
-        state = stack[-1]
-        if not state.untried:
-            dead_ends += len(state.failures) == len(state.remaining)
-            stack.pop()
-            continue
-        # The one that failed most often comes first, because it may only fit while there is much room.
-        name = max(state.untried, key=lambda node: failures[node])
-        drained = drain_next(state, name)
-        if drained is None:
-            failures[name] += 1
-        else:
-            stack.append(drained)
-            best = max(best, drained, key=lambda each: len(each.steps))
-    failed = [
-        FailedDrain(name, blocked=True, problems=each, first_problems=each) for name, each in blockers.items() if each
-    ]
-    for name in sorted(best.remaining):
-        if name in first.untried:
-            drain_next(first, name)
-        problems, first_problems = (state.failures.get(name, ()) for state in (best, first))
-        failed.append(FailedDrain(name, blocked=False, problems=problems, first_problems=first_problems))
-    return DrainOrder(best.steps, tuple(failed), len(courses), dead_ends, not stack or not best.remaining)
+class _Search:
+    """Depth-first search with a stack of its own: a cluster may have more nodes than Python nests calls."""
 
+    def __init__(self, request: MaintenanceRequest, first: _State) -> None:
+        self._request = request
+        self._first = first
+        self._stack = [first]
+        self._best = first
+        self._failures: Counter[str] = Counter()
+        self._dead_ends = 0
 
-def _drain_next(
-    state: _State,
-    name: str,
-    parallel: frozenset[NamespacedName],
-    options: FilterOptions,
-    courses: Sequence[Callable[[str], Choose]],
-) -> _State | None:
-    """Returns the state after a node's maintenance, or None, with the problems noted, if its drain does not fit."""
-    state.untried.remove(name)
-    results: list[Maintenance] = []
-    for cluster, course in zip(state.clusters, courses, strict=True):
-        result = maintain_node(cluster, name, parallel, options, course(name))
-        if result.problems:
-            state.failures[name] = result.problems
-            return None
-        results.append(result)
-    counts = ([each.pods, each.copied_bytes, each.reduced_volumes] for each in results)
-    ranges = ((min(values), max(values)) for values in zip(*counts, strict=True))
-    step = DrainStep(name, *ranges, rebuild_wait=max(result.rebuild_wait for result in results))
-    remaining = tuple(node for node in state.remaining if node != name)
-    return _State(tuple(result.cluster for result in results), remaining, [*remaining], (*state.steps, step))
+    def run(self, blocked: Sequence[FailedDrain]) -> DrainOrder:
+        while self._stack and self._best.remaining and self._dead_ends < self._request.tries:
+            state = self._stack[-1]
+            if not state.untried:
+                self._dead_ends += len(state.failures) == len(state.remaining)
+                self._stack.pop()
+                continue
+            # The one that failed most often comes first, because it may only fit while there is much room.
+            name = max(state.untried, key=lambda node: self._failures[node])
+            state.untried.remove(name)
+            drained = self._drain(state, name)
+            if drained is not None:
+                self._stack.append(drained)
+                self._best = max(self._best, drained, key=lambda each: len(each.steps))
+            self._request.report(len(self._best.steps))
+        failed = [*blocked]
+        for name in sorted(self._best.remaining):
+            if name in self._first.untried:
+                self._drain(self._first, name)
+            problems, first_problems = (state.failures.get(name, ()) for state in (self._best, self._first))
+            failed.append(FailedDrain(name, blocked=False, problems=problems, first_problems=first_problems))
+        exhaustive = not self._stack or not self._best.remaining
+        return DrainOrder(self._best.steps, tuple(failed), len(self._request.courses), self._dead_ends, exhaustive)
+
+    def _drain(self, state: _State, name: str) -> _State | None:
+        """Returns the state after a node's maintenance, or None, with the problems noted, if its drain does not fit."""
+        request = self._request
+        results: list[Maintenance] = []
+        for cluster, course in zip(state.clusters, request.courses, strict=True):
+            result = maintain_node(cluster, name, request.start.parallel, request.options, course(name))
+            if result.problems:
+                self._failures[name] += 1
+                state.failures[name] = result.problems
+                return None
+            results.append(result)
+        clusters = tuple(result.cluster for result in results)
+        remaining = tuple(node for node in state.remaining if node != name)
+        return _State(clusters, remaining, [*remaining], (*state.steps, DrainStep.of(name, results)))

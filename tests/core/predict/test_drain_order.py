@@ -9,7 +9,13 @@ from functools import partial
 import pytest
 
 from scheduler_core.predict.cluster_changes import drain, permanent_blockers, set_setting
-from scheduler_core.predict.drain_order import DrainOrder, Maintenance, find_drain_order, maintain_node
+from scheduler_core.predict.drain_order import (
+    DrainOrder,
+    Maintenance,
+    MaintenanceRequest,
+    find_drain_order,
+    maintain_node,
+)
 from scheduler_core.predict.predicted_cluster import WhatIfError
 from scheduler_core.predict.predicted_replicas import Choose
 from scheduler_core.predict.situation import Situation
@@ -34,7 +40,8 @@ def choose(seed: int, name: str) -> Choose:
 
 
 def order_of(start: Situation, *nodes: str, courses: int = 2, tries: int = 1000) -> DrainOrder:
-    return find_drain_order(start, nodes, OPTIONS, [partial(choose, seed) for seed in range(courses)], tries)
+    request = MaintenanceRequest(start, nodes, OPTIONS, [partial(choose, seed) for seed in range(courses)], tries)
+    return find_drain_order(request)
 
 
 def maintain(start: Situation, name: str) -> Maintenance:
