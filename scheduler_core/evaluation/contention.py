@@ -14,7 +14,6 @@ A node is evaluated first for the pod alone (`disk_profiles.py`), then jointly w
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from heapq import merge
 from itertools import islice
 
@@ -80,7 +79,7 @@ class Contention:
 
     def follow(self, other: "Contention") -> None:
         """Lets volumes that may go to any node count as long as they do there, where they were seen first."""
-        self._roaming.follow(other._roaming)  # noqa: SLF001 # the same class
+        self._roaming.followed = other._roaming  # noqa: SLF001 # the same class
 
     def volumes_anywhere(self, query: ContentionQuery) -> VolumesAnywhere:
         self.update(query)
@@ -219,7 +218,10 @@ class Contention:
         )
 
     def _fitting_competitors(self, query: ContentionQuery, name: str, competing: CompetingVolumes) -> Competitors:
-        fitting = fitting_volumes(competing, partial(volumes_anywhere.volumes_fit, query, name))
+        fitting = fitting_volumes(
+            competing,
+            lambda volumes: not volumes or volumes_anywhere.fits_on_node(query, name, requirements(volumes, volumes)),
+        )
         # Those for which some disk of the node is open, whether it has room or not.
         table = query.state.profiles.table
         placeable = tuple(
