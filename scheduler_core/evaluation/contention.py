@@ -14,7 +14,6 @@ A node is evaluated first for the pod alone (`disk_profiles.py`), then jointly w
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from heapq import merge
 from itertools import islice
 
@@ -80,7 +79,7 @@ class Contention:
 
     def follow(self, other: "Contention") -> None:
         """Lets volumes that may go to any node count as long as they do there, where they were seen first."""
-        self._roaming.follow(other._roaming)  # noqa: SLF001 # the same class
+        self._roaming.followed = other._roaming  # noqa: SLF001 # the same class
 
     def volumes_anywhere(self, query: ContentionQuery) -> VolumesAnywhere:
         self.update(query)
@@ -110,8 +109,14 @@ class Contention:
             entry = self._current_entry(query, name, demands, offers)
             on_node = entry.competitors
             if entry.involves(query.requester):
-                others = self._without_requester(query, name, demands, offers)
-                on_node = self._fitting_competitors(query, name, others)
+                # Its own volumes do not count, in other pods' demand and offers neither, and holds of a lower priority do not.
+                requester = query.requester
+                counting = [
+                    offer for offer in offers if offer.uid != requester.uid and offer.counts_against(requester.priority)
+                ]
+                volumes_by_offer = self._offered.on_node(counting, name, query.state.view)
+                competing = by_certainty(without_matched_claims(demands, offers, name), volumes_by_offer)
+                on_node = self._fitting_competitors(query, name, competing.without(requester.volumes))
             else:
                 shared.add(name)
             if on_node.volumes or on_node.left_out:
@@ -212,19 +217,11 @@ class Contention:
             given_up_at=None if query.budget.gave_up == gave_up else steps,
         )
 
-    def _without_requester(
-        self, query: ContentionQuery, name: str, demands: Sequence[Demand], offers: Sequence[Offer]
-    ) -> CompetingVolumes:
-        # Its own volumes do not, in other pods' demand and offers neither, and holds of a lower priority do not.
-        requester = query.requester
-        counting = [
-            offer for offer in offers if offer.uid != requester.uid and offer.counts_against(requester.priority)
-        ]
-        volumes_by_offer = self._offered.on_node(counting, name, query.state.view)
-        return by_certainty(without_matched_claims(demands, offers, name), volumes_by_offer).without(requester.volumes)
-
     def _fitting_competitors(self, query: ContentionQuery, name: str, competing: CompetingVolumes) -> Competitors:
-        fitting = fitting_volumes(competing, partial(volumes_anywhere.volumes_fit, query, name))
+        fitting = fitting_volumes(
+            competing,
+            lambda volumes: not volumes or volumes_anywhere.fits_on_node(query, name, requirements(volumes, volumes)),
+        )
         # Those for which some disk of the node is open, whether it has room or not.
         table = query.state.profiles.table
         placeable = tuple(

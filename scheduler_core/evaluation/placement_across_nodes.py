@@ -238,10 +238,12 @@ def _problem(pod: _WholePod, disks: _Disks, name: str) -> _Problem:
             if on_node and not masks and not need.soft.zone:
                 allowed = frozenset(place for place in allowed if nodes[place[0]].zone != nodes[name].zone)
             masks += [_mask(free, allowed)] * (need.count - on_node)
-        image = volume.volume.backing_image
-        copies = replicas_to_place.copy_sizes(pod.view, image, (uuid for _, uuid in free)) if image else ()
         if masks:
-            groups.append(ReplicaGroup(volume.volume.size, tuple(masks), domains, copies, image))
+            name_of_image = volume.volume.backing_image
+            image = pod.view.snapshot.backing_images.get(name_of_image)
+            # Bytes to copy by disk.
+            copies = () if image is None else tuple(0 if uuid in image.disks else image.real_size for _, uuid in free)
+            groups.append(ReplicaGroup(volume.volume.size, tuple(masks), domains, copies, name_of_image))
     return _Problem(tuple(free.values()), tuple(groups))
 
 

@@ -155,12 +155,6 @@ def domain_of(cluster: Cluster, need: ReplicaNeed, node: longhorn.Node, uuid: st
     return SHARED if soft.disk else ("disk", uuid)
 
 
-def copy_sizes(view: View, image: str, uuids: Iterable[str]) -> tuple[int, ...]:
-    """Returns the bytes of a backing image by disk, 0 where it is already."""
-    entry = view.snapshot.backing_images.get(image)
-    return () if entry is None else tuple(0 if uuid in entry.disks else entry.real_size for uuid in uuids)
-
-
 # With more space the node would take a replica.
 _LACKING_SPACE = frozenset({None, Reason.DISK_PRESSURE, Reason.LOW_AVAILABLE, Reason.INSUFFICIENT_STORAGE})
 NODE_SETTING = "replica-soft-anti-affinity"

@@ -13,7 +13,7 @@ places what a lost disk leaves behind within the same moments and on status that
 `ROAMING_LIFETIME` after it was first seen to, because one that finds no place would otherwise block others without end.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import NamedTuple
 
@@ -107,12 +107,6 @@ class JointCompetitors:
 
 # A search that gave up counts, or the space might be promised twice.
 FITTING = frozenset({verdict.Reason.ROOM, verdict.Reason.UNDECIDED})
-
-
-def volumes_fit(query: ContentionQuery, name: str, volumes: Sequence[PodVolume]) -> bool:
-    if not volumes:
-        return True
-    return fits_on_node(query, name, requirements(volumes, volumes))
 
 
 def fits_on_node(query: ContentionQuery, name: str, required: Requirements) -> bool:
@@ -212,11 +206,8 @@ class RoamingVolumes:
         self.version: Version | None = None  # the cluster that they were found in, None if that is not known
         self._by_node: dict[str, tuple[RoamingVolume, ...]] = {}
         self.since: dict[str, tuple[datetime, bool]] = {}
-        self._followed: RoamingVolumes | None = None
-
-    def follow(self, other: "RoamingVolumes") -> None:
-        """Lets volumes roam since when they roam there, if they do."""
-        self._followed = other
+        # Those since when volumes roam here, too, if they roam there.
+        self.followed: RoamingVolumes | None = None
 
     def nodes_to_update(self, version: Version, longhorn_nodes: Iterable[str]) -> frozenset[str]:
         changed = None if self.version is None else nodes_changed_since(self.version, version)
@@ -239,7 +230,7 @@ class RoamingVolumes:
                 current = None if offer is None else ledger.offer_of(offer.uid)
                 if offer is None or (current is not None and current.number == offer.number):
                     roaming.setdefault(roaming_key(volume), volume)
-        followed = {} if self._followed is None else self._followed.since
+        followed = {} if self.followed is None else self.followed.since
         starts: dict[str, tuple[datetime, bool]] = {}
         for key, volume in roaming.items():
             # A volume that is created while its claim counts continues it. One that is created later counts for a time of its own.

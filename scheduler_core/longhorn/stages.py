@@ -27,13 +27,6 @@ RUNNING = "running"
 DISABLE_V2_LABEL = "node.longhorn.io/disable-v2-data-engine"
 
 
-def disables_v2(cluster: Cluster, node: str) -> bool:
-    """Whether v2 volumes cannot use a node (IsV2DataEngineDisabledForNode)."""
-    # There is no such Kubernetes node, or its label disables them.
-    kube_node = cluster.kube_nodes.get(node)
-    return kube_node is None or kube_node.labels.get(DISABLE_V2_LABEL) == "true"
-
-
 def excludes_instance_manager(cluster: Cluster, node: str) -> bool:
     """Whether Longhorn makes no instance manager on a node, because the setting's labels do not match.
     node_controller.go: syncInstanceManagers, by `system-managed-components-node-selector`. Longhorn's scheduler reads
@@ -155,7 +148,9 @@ def condition_refusal(node: longhorn.Node, kind: str) -> Refusal:
 
 
 def _v2_refusal(cluster: Cluster, data_engine: str, node: longhorn.Node) -> Refusal | None:
-    if is_v2(data_engine) and disables_v2(cluster, node.name):
+    """Why v2 volumes cannot use a node (IsV2DataEngineDisabledForNode)."""
+    kube_node = cluster.kube_nodes.get(node.name)
+    if is_v2(data_engine) and (kube_node is None or kube_node.labels.get(DISABLE_V2_LABEL) == "true"):
         return Refusal(Rule.V2_DISABLED, f"node {node.name} has the v2 data engine disabled, or no Kubernetes node")
     return None
 

@@ -183,7 +183,7 @@ def _apply(ledger: Ledger, event: Event) -> tuple[Ledger, tuple[Outcome, ...]]:
             return _add_offer(ledger, event), outcomes
         case OffersRestored() if not ledger.offers:
             for restored in sorted(event.offers, key=attrgetter("made_at", "number")):
-                ledger = _insert_offer(ledger, restored.later(ledger.time))
+                ledger = _put_offer(ledger, restored.later(ledger.time))
             return replace(ledger, offers_made=max(ledger.offers_made, event.offers_made)), ()
         case ObservedPod():
             return _observe_pod(ledger, event)
@@ -227,11 +227,11 @@ def _observe_pod(ledger: Ledger, pod: ObservedPod) -> tuple[Ledger, tuple[Outcom
         unschedulable_since = ledger.time
     after = replace(offer, version=max(offer.version, pod.version), unschedulable_since=unschedulable_since)
     if not chosen or (offer.narrowed and len(offer.nodes) == 1):
-        return _replace_offer(ledger, offer, after), ()
+        return _put_offer(ledger, after, offer), ()
     narrowed_at = ledger.time if offer.narrowed_at is None else offer.narrowed_at
     after = replace(after, nodes=frozenset((pod.nominated_node,)), narrowed_at=narrowed_at)
     outcome = Outcome(offer, OutcomeKind.NARROWED, ledger.time, pod.nominated_node)
-    return _replace_offer(ledger, offer, after), (outcome,)
+    return _put_offer(ledger, after, offer), (outcome,)
 
 
 def _add_offer(ledger: Ledger, offered: Offered) -> Ledger:
@@ -249,12 +249,13 @@ def _add_offer(ledger: Ledger, offered: Offered) -> Ledger:
         narrowed_at=ledger.time if narrowed else None,
     )
     recent = ledger.recent.add(ledger.time) if ledger.competing_offers(pod.uid) else ledger.recent
-    return replace(_insert_offer(ledger, offer), offers_made=offer.number, recent=recent)
+    return replace(_put_offer(ledger, offer), offers_made=offer.number, recent=recent)
 
 
-def _insert_offer(ledger: Ledger, offer: Offer) -> Ledger:
+def _put_offer(ledger: Ledger, offer: Offer, before: Offer | None = None) -> Ledger:
+    """Adds an offer, or puts it in the place of what it was before."""
     uid = offer.uid
-    unplaced = (uid,) if offer.unplaced_volumes else ()
+    unplaced = (uid,) if before is None and offer.unplaced_volumes else ()
     ledger = replace(
         ledger,
         offers=ledger.offers.insert(uid, offer),
@@ -263,17 +264,7 @@ def _insert_offer(ledger: Ledger, offer: Offer) -> Ledger:
         holds=ledger.holds if offer.priority is None else ledger.holds.insert(uid),
         uids_with_unplaced_volumes=(*ledger.uids_with_unplaced_volumes, *unplaced),
     )
-    return _reindex(ledger, uid, _NO_NODES, offer.nodes)
-
-
-def _replace_offer(ledger: Ledger, before: Offer, after: Offer) -> Ledger:
-    ledger = replace(
-        ledger,
-        offers=ledger.offers.insert(after.uid, after),
-        due=min(ledger.due, after.ends_at),
-        narrowed=ledger.narrowed.insert(after.uid) if after.narrowed else ledger.narrowed,
-    )
-    return _reindex(ledger, after.uid, before.nodes, after.nodes)
+    return _reindex(ledger, uid, _NO_NODES if before is None else before.nodes, offer.nodes)
 
 
 def _end_offer(ledger: Ledger, uid: str, kind: OutcomeKind, node: str = "") -> tuple[Ledger, tuple[Outcome, ...]]:

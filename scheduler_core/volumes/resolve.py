@@ -30,9 +30,6 @@ _NO_MATCHES: Mapping[str, str] = MappingProxyType({})
 MAX_VOLUMES_PER_NODE = 4_094
 
 
-# The kinds of a VolumeSnapshot's handle.
-
-
 class PodVolume(Struct, frozen=True):
     """One Longhorn volume of a pod."""
 

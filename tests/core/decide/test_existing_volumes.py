@@ -1,6 +1,7 @@
 """A pod whose unbound claims kube-scheduler will bind to existing PersistentVolumes."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -54,51 +55,77 @@ def matched(decision: Decision) -> list[str]:
     return [volume.persistent_volume for volume in decision.resolution.volumes]
 
 
-# --- The three failures seen -----------------------------------------------------------------------------------------
+STATIC = [
+    make.storage_class("static", provisioner="kubernetes.io/no-provisioner"),
+    make.claim("data", 50, storage_class="static"),
+]
+MANY = [kept(f"pv-{index}", 50, "b", locality="disabled") for index in range(MAX_MATCHES + 1)]
+BY_NODE = [kept("pv-a", 50, "a", node="a"), kept("pv-b", 50, "b", node="b")]
+FOREIGN = make.available_volume("pv", 50, driver="nfs.csi.k8s.io")
+# The claim of 50Gi and its class, Gi free on a, b and c, volumes -> the reason of each node.
+MATCHES: dict[str, tuple[list[Object], tuple[float, ...], list[Any], str]] = {
+    "a kept strict-local volume binds the pod to its node": (
+        DATA, (500, 500, 500), kept("pv", 50, "b", locality="strict-local"), "STRICT_LOCAL_ELSEWHERE HOME STRICT_LOCAL_ELSEWHERE",
+    ),
+    "a claim of 50Gi that matches 100Gi needs 100Gi": (
+        DATA, (60, 120, 99), kept("pv", 100), "INSUFFICIENT_STORAGE ROOM INSUFFICIENT_STORAGE",
+    ),
+    "a kept best-effort volume makes its node a home": (
+        DATA, (500, 500, 500), kept("pv", 50, "c"), "HOME_ELSEWHERE HOME_ELSEWHERE HOME",
+    ),
+    "a class without provisioner is served by existing volumes": (
+        STATIC, (500, 500), kept("pv", 50, "b", storage_class="static"), "HOME_ELSEWHERE HOME",
+    ),
+    "another driver's volume takes no Longhorn space": (DATA, (10,), [FOREIGN], "NO_VOLUMES"),
+    "a capacity beyond 64 bits is read as the largest size": (
+        DATA, (500,), [make.available_volume("pv", "16Ei"), make.volume("vol-pv", 50)], "ROOM",
+    ),
+    "each node is judged with its own match: 100Gi on b, a new volume elsewhere": (
+        DATA, (60, 60, 40), kept("pv", 100, node="b"), "ROOM INSUFFICIENT_STORAGE INSUFFICIENT_STORAGE",
+    ),
+    "homes of different volumes are homes, all other nodes are not": (
+        DATA, (500, 500, 500), BY_NODE, "HOME HOME HOME_ELSEWHERE",
+    ),
+    "equal strict-local volumes on one node bind the pod to it": (
+        DATA, (500, 500, 500), [kept(f"pv-{index}", 50, "b", locality="strict-local") for index in range(3)],
+        "STRICT_LOCAL_ELSEWHERE HOME STRICT_LOCAL_ELSEWHERE",
+    ),
+    "equal best-effort volumes need room for whichever is taken": (
+        DATA, (90, 110, 60), [kept(f"pv-{name}", 50, name) for name in "ab"], "UNCERTAIN_VOLUME ROOM ROOM",
+    ),
+    "many equal volumes that need no local space do not matter": (DATA, (500, 500), MANY, "ATTACHABLE ATTACHABLE"),
+}  # fmt: skip
 
 
-def test_a_kept_strict_local_volume_binds_the_pod_to_its_node() -> None:
-    explanation = explained(POD, DATA, nodes(500, 500, 500), kept("pv", 50, "b", locality="strict-local"))
-    assert fitting(explanation) == ["b"]
-    assert reasons(explanation)["a"] == "STRICT_LOCAL_ELSEWHERE"
+@pytest.mark.parametrize(("claim", "sizes", "volumes", "expected"), MATCHES.values(), ids=MATCHES)
+def test_a_node_is_judged_with_the_volume_that_the_claim_will_be_bound_to(
+    claim: list[Object], sizes: tuple[float, ...], volumes: list[Any], expected: str
+) -> None:
+    assert " ".join(reasons(explained(POD, claim, nodes(*sizes), *volumes)).values()) == expected
 
 
-def test_a_claim_of_50gi_that_matches_100gi_needs_100gi() -> None:
-    explanation = explained(POD, DATA, nodes(60, 120, 99), kept("pv", 100))
-    assert fitting(explanation) == ["b"]
-
-
-def test_a_kept_best_effort_volume_makes_its_node_a_home() -> None:
-    explanation = explained(POD, DATA, nodes(500, 500, 500), kept("pv", 50, "c"))
-    assert reasons(explanation) == {"a": "HOME_ELSEWHERE", "b": "HOME_ELSEWHERE", "c": "HOME"}
+def test_homes_that_are_no_candidates_do_not_count() -> None:
+    assert reasons(explained(POD, DATA, nodes(500, 500, 500), *BY_NODE, nodes=["c"])) == {"c": "ROOM"}
 
 
 # --- Which claims are matched ----------------------------------------------------------------------------------------
 
 
-def test_a_claim_of_a_class_that_binds_at_once_is_not_matched() -> None:
-    immediate = [make.storage_class(binding="Immediate"), make.claim("data", 50)]
-    decision = explained(POD, immediate, nodes(500), kept("pv", 100, "a")).decision
-    assert matched(decision) == [""]
+SELECTED = make.claim("data", 50)
+SELECTED["metadata"]["annotations"] = {"volume.kubernetes.io/selected-node": "a"}
 
 
-def test_a_claim_with_a_selected_node_is_not_matched() -> None:
-    claim = make.claim("data", 50)
-    claim["metadata"]["annotations"] = {"volume.kubernetes.io/selected-node": "a"}
-    decision = explained(POD, CLASS, claim, nodes(500), kept("pv", 100, "a")).decision
-    assert matched(decision) == [""]
-
-
-def test_a_class_without_provisioner_is_served_by_existing_volumes() -> None:
-    static = [make.storage_class("static", provisioner="kubernetes.io/no-provisioner")]
-    claim = make.claim("data", 50, storage_class="static")
-    explanation = explained(POD, static, claim, nodes(500, 500), kept("pv", 50, "b", storage_class="static"))
-    assert reasons(explanation) == {"a": "HOME_ELSEWHERE", "b": "HOME"}
-
-
-def test_a_claim_that_matches_another_drivers_volume_takes_no_longhorn_space() -> None:
-    foreign = make.available_volume("pv", 50, driver="nfs.csi.k8s.io")
-    assert reasons(explained(POD, DATA, nodes(10), foreign)) == {"a": "NO_VOLUMES"}
+@pytest.mark.parametrize(
+    ("claim", "matches"),
+    [
+        pytest.param([make.storage_class(binding="Immediate"), DATA[1]], True, id="its class binds at once"),
+        pytest.param([*CLASS, SELECTED], True, id="a node is selected for it"),
+        pytest.param(DATA, False, id="the scheduler binds no existing volumes"),
+    ],
+)
+def test_a_claim_that_gets_a_new_volume_is_not_matched(claim: list[Object], matches: bool) -> None:
+    options = FilterOptions(match_volumes=matches)
+    assert matched(explained(POD, claim, nodes(500), kept("pv", 100, "a"), options=options).decision) == [""]
 
 
 def test_a_selector_that_cannot_be_read_refuses_the_pod() -> None:
@@ -106,10 +133,6 @@ def test_a_selector_that_cannot_be_read_refuses_the_pod() -> None:
     claim["spec"]["selector"] = {"matchExpressions": [{"key": "tier", "operator": "Near", "values": ["x"]}]}
     with pytest.raises(ResolutionError, match="default/data has a selector that cannot be read"):
         explained(POD, CLASS, claim, nodes(500), kept("pv", 50, "a"))
-
-
-def test_a_capacity_beyond_64_bits_is_read_as_the_largest_size() -> None:
-    assert fitting(explained(POD, DATA, nodes(500), make.available_volume("pv", "16Ei"), make.volume("vol-pv", 50)))
 
 
 @pytest.mark.parametrize(
@@ -131,22 +154,6 @@ def test_a_term_whose_number_is_no_label_value_admits_no_node(bounds: Sequence[s
     assert fitting(explanation) == [name for name in NODES if name != admitted]
 
 
-# --- Nodes with different matches ------------------------------------------------------------------------------------
-
-
-def test_each_node_is_judged_with_its_own_match() -> None:
-    """The volume of 100Gi is admitted on b only; elsewhere the claim of 50Gi is provisioned."""
-    explanation = explained(POD, DATA, nodes(60, 60, 40), kept("pv", 100, node="b"))
-    assert reasons(explanation) == {"a": "ROOM", "b": "INSUFFICIENT_STORAGE", "c": "INSUFFICIENT_STORAGE"}
-
-
-def test_homes_of_different_volumes_are_homes_and_all_other_nodes_are_not() -> None:
-    volumes = [kept("pv-a", 50, "a", node="a"), kept("pv-b", 50, "b", node="b")]
-    explanation = explained(POD, DATA, nodes(500, 500, 500), *volumes)
-    assert reasons(explanation) == {"a": "HOME", "b": "HOME", "c": "HOME_ELSEWHERE"}
-    assert reasons(explained(POD, DATA, nodes(500, 500, 500), *volumes, nodes=["c"])) == {"c": "ROOM"}
-
-
 def test_an_offer_counts_for_the_volume_that_is_bound_on_each_node() -> None:
     """100Gi on b, 50Gi elsewhere."""
     requests = Requests(DATA, nodes(110, 110), kept("pv", 100, node="b"), make.claim("other", 55))
@@ -164,16 +171,6 @@ def test_equal_strict_local_volumes_on_different_nodes_refuse_every_node() -> No
     explanation = explained(POD, DATA, nodes(500, 500, 500), *volumes)
     assert set(reasons(explanation).values()) == {"UNCERTAIN_VOLUME"}
     assert "may be bound to pv-a or pv-b or pv-c" in explanation.verdicts[0].detail
-
-
-def test_equal_strict_local_volumes_on_one_node_bind_the_pod_to_it() -> None:
-    volumes = [kept(f"pv-{index}", 50, "b", locality="strict-local") for index in range(3)]
-    assert fitting(explained(POD, DATA, nodes(500, 500, 500), *volumes)) == ["b"]
-
-
-def test_equal_best_effort_volumes_need_room_for_whichever_is_taken() -> None:
-    volumes = [kept(f"pv-{name}", 50, name) for name in "ab"]
-    assert fitting(explained(POD, DATA, nodes(90, 110, 60), *volumes)) == ["b", "c"]
 
 
 def test_the_worst_possible_match_of_a_node_counts() -> None:
@@ -206,11 +203,6 @@ def test_many_equal_volumes_refuse_the_pod_with_a_reason() -> None:
     volumes = [kept(f"pv-{index}", 50, "b") for index in range(MAX_MATCHES + 1)]
     with pytest.raises(ResolutionError, match="too many equal PersistentVolumes"):
         explained(POD, DATA, nodes(500, 500), *volumes)
-
-
-def test_many_equal_volumes_that_need_no_local_space_do_not_matter() -> None:
-    volumes = [kept(f"pv-{index}", 50, "b", locality="disabled") for index in range(MAX_MATCHES + 1)]
-    assert fitting(explained(POD, DATA, nodes(500, 500), *volumes)) == ["a", "b"]
 
 
 # --- Other pods ------------------------------------------------------------------------------------------------------
@@ -294,9 +286,3 @@ def test_pods_that_may_match_existing_volumes_are_not_equivalent_to_others() -> 
     view = make.view(DATA, nodes(500), kept("pv", 50, "a"))
     pod = make.as_pod(POD)
     assert equivalence_key(pod, resolve(pod, view), view) is None
-
-
-def test_matching_can_be_switched_off_for_a_scheduler_that_binds_no_existing_volumes() -> None:
-    options = FilterOptions(match_volumes=False)
-    decision = explained(POD, DATA, nodes(500), kept("pv", 100, "a"), options=options).decision
-    assert matched(decision) == [""]

@@ -88,56 +88,58 @@ def test_only_the_volumes_that_no_disk_takes_are_named() -> None:
     assert " a (" not in detail
 
 
-def test_disks_without_the_tags_are_named_where_those_with_the_tags_lack_space() -> None:
-    node = longhorn_node("n1", {"fast": disk(50, tags=["ssd"]), "slow": disk(500, tags=["hdd"])})
-    detail = detail_of_n1(node, claim("a", 60), storage_class(diskSelector="ssd"))
-    assert detail == (
-        "a needs 60Gi; disk fast has 50Gi left to schedule; disk slow has tags [hdd], the volume selects [ssd]"
-    )
+TAGGED = {"fast": disk(50, tags=["ssd"]), "slow": disk(500, tags=["hdd"])}
+FOR_SSD = storage_class(diskSelector="ssd")
+CLAIM = claim("a", 60)
+EVICTING = {"d1": disk(50), "d2": disk(500, evict=True, allow=False)}
+TWO = [CLAIM, claim("b", 10, storage_class="other"), FOR_SSD, storage_class("other")]
+NVME = [claim("a", 1), claim("b", 1, storage_class="nv"), storage_class(), storage_class("nv", diskSelector="nvme")]
+PRESSED = {"d": disk(100, available=20, scheduled=60, reserved=10, pressure=True)}
+# Disks of n1, other objects, the pod's claims, the detail.
+DETAILS: dict[str, tuple[dict[str, Object] | float, list[Object], str, str]] = {
+    "disks without the tags are named where those with the tags lack space": (
+        TAGGED, [CLAIM, FOR_SSD], "a",
+        "a needs 60Gi; disk fast has 50Gi left to schedule; disk slow has tags [hdd], the volume selects [ssd]",
+    ),
+    "a disk that is closed to some volumes names them": (
+        TAGGED, TWO, "ab",
+        ("a needs 60Gi; 2 volumes need 70Gi together; disk slow has 500Gi left to schedule; disk fast has 50Gi left to schedule; "
+        "disk slow has tags [hdd], the volume selects [ssd] (for a)"),
+    ),
+    "an evicting disk is named among the closed ones": (
+        EVICTING, [CLAIM, storage_class()], "a",
+        "a needs 60Gi; disk d1 has 50Gi left to schedule; disk d2 is being evicted (evictionRequested true)",
+    ),
+    "a volume that is too large for a file system has its own size": (
+        50 * 1024, bound("a", 20 * 1024), "a", "disk disk-1: ext4 cannot hold a file of 20Ti, only of less than 16Ti",
+    ),
+    "an empty selector is told from none": (
+        100, bound("a", 10, diskSelector=[""]), "a", "disk disk-1 has tags [], the volume selects ['']",
+    ),
+    "of several volumes the one that selects other tags is named": (
+        {"d": disk(100, tags=["hdd"])}, NVME, "ab", "disk d has tags [hdd], the volume selects [nvme] (for b)",
+    ),
+    "both rules of disk pressure are shown with their bytes": (
+        PRESSED, [CLAIM, storage_class()], "a",
+        ("disk d has condition Schedulable=False (DiskPressure): 20Gi available must be more than 25Gi (25 % of 100Gi), and "
+        "60Gi scheduled must be at most 90Gi (100 % of 100Gi - 10Gi reserved)"),
+    ),
+    "a disk with too much scheduled has nothing left": (
+        {"d": disk(100, scheduled=150)}, [CLAIM, storage_class()], "a",
+        "a needs 60Gi; disk d has nothing left to schedule (50Gi too much is scheduled)",
+    ),
+    "the setting that keeps volumes off tagged disks is named": (
+        {"d": disk(tags=["ssd"])}, [CLAIM, storage_class(), setting("allow-empty-disk-selector-volume", "false")], "a",
+        "disk d has tags [ssd], the volume selects [], and allow-empty-disk-selector-volume is false",
+    ),
+}  # fmt: skip
 
 
-def test_a_disk_that_is_closed_to_some_volumes_names_them() -> None:
-    node = longhorn_node("n1", {"fast": disk(50, tags=["ssd"]), "slow": disk(500, tags=["hdd"])})
-    classes = [storage_class("longhorn", diskSelector="ssd"), storage_class("other")]
-    detail = detail_of_n1(node, claim("a", 60), claim("b", 10, storage_class="other"), classes, claims=("a", "b"))
-    assert detail.endswith("disk slow has tags [hdd], the volume selects [ssd] (for a)")
-
-
-def test_an_evicting_disk_is_named_among_the_closed_ones() -> None:
-    node = longhorn_node("n1", {"d1": disk(50), "d2": disk(500, evict=True, allow=False)})
-    detail = detail_of_n1(node, claim("a", 60), storage_class())
-    assert detail.endswith("; disk d2 is being evicted (evictionRequested true)")
-
-
-def test_a_volume_that_is_too_large_for_a_file_system_has_its_own_size() -> None:
-    detail = detail_of_n1(longhorn_node("n1", 50 * 1024), bound("a", 20 * 1024))
-    assert detail == "disk disk-1: ext4 cannot hold a file of 20Ti, only of less than 16Ti"
-
-
-def test_an_empty_selector_is_told_from_none() -> None:
-    detail = detail_of_n1(longhorn_node("n1"), bound("a", 10, diskSelector=[""]))
-    assert detail == "disk disk-1 has tags [], the volume selects ['']"
-
-
-def test_of_several_volumes_the_one_that_selects_other_tags_is_named() -> None:
-    """The other one could go to the disk."""
-    classes = [storage_class(), storage_class("nv", diskSelector="nvme")]
-    node = longhorn_node("n1", {"disk-1": disk(100, tags=["hdd"])})
-    explanation = explained(make.pod("a", "b"), node, classes, claim("a", 1), claim("b", 1, storage_class="nv"))
-    assert explanation.verdicts[0].detail == "disk disk-1 has tags [hdd], the volume selects [nvme] (for b)"
-
-
-def test_both_rules_of_disk_pressure_are_shown_with_their_bytes() -> None:
-    pressed = disk(100, available=20, scheduled=60, reserved=10, pressure=True)
-    assert detail_of_n1(longhorn_node("n1", {"d": pressed}), claim("a", 1), storage_class()) == (
-        "disk d has condition Schedulable=False (DiskPressure): 20Gi available must be more than 25Gi (25 % of 100Gi), and "
-        "60Gi scheduled must be at most 90Gi (100 % of 100Gi - 10Gi reserved)"
-    )
-
-
-def test_a_disk_with_too_much_scheduled_has_nothing_left() -> None:
-    detail = detail_of_n1(longhorn_node("n1", {"d": disk(100, scheduled=150)}), claim("a", 1), storage_class())
-    assert "disk d has nothing left to schedule (50Gi too much is scheduled)" in detail
+@pytest.mark.parametrize(("disks", "objects", "claims", "detail"), DETAILS.values(), ids=DETAILS)
+def test_the_detail_names_disks_rules_and_bytes(
+    disks: dict[str, Object] | float, objects: list[Object], claims: str, detail: str
+) -> None:
+    assert detail_of_n1(longhorn_node("n1", disks), *objects, claims=tuple(claims)) == detail
 
 
 def test_a_disk_without_a_uuid_is_not_offered() -> None:
@@ -158,13 +160,6 @@ def test_a_node_without_a_condition_is_not_ready_yet(kind: str, status: str | No
     node["status"]["conditions"] = others + ([make.condition(kind, status)] if status else [])
     explanation = explained(make.pod("a"), node, claim("a", 1), storage_class())
     assert [verdict.reason.name for verdict in explanation.verdicts] == ["NODE_NOT_READY_YET"]
-
-
-def test_the_setting_that_keeps_volumes_off_tagged_disks_is_named() -> None:
-    node = longhorn_node("n1", {"d": disk(tags=["ssd"])})
-    off = setting("allow-empty-disk-selector-volume", "false")
-    detail = detail_of_n1(node, claim("a", 10), storage_class(), off)
-    assert detail == "disk d has tags [ssd], the volume selects [], and allow-empty-disk-selector-volume is false"
 
 
 class TestManyVolumes:

@@ -39,46 +39,34 @@ def test_a_zone_without_room_refuses_its_nodes() -> None:
     assert "no disk of zone z1 can take x (10Gi)" in explanation.verdicts[0].detail
 
 
-@pytest.mark.parametrize("topology", ["zonal", "unknown"])
-def test_an_older_longhorn_does_not_know_the_parameter(topology: str) -> None:
-    version = make.setting("current-longhorn-version", "v1.12.2")
-    assert fitting(explained(POD, *NODES, make.claim("x", 10), tied_class(topology), version)) == ["a", "b", "c"]
+ROOMY = [node("a", "z1"), node("b", "z1"), node("c", "z2")]
+REGIONS = [node("a", "z1", "r1"), node("b", "z2", "r1"), node("c", "z3", "r2")]
+TWO = tied_class(numberOfReplicas="2")
+TWO_IN_REGION = tied_class("regional", numberOfReplicas="2")
+OLD = make.setting("current-longhorn-version", "v1.12.2")
+HARD = make.setting("replica-zone-soft-anti-affinity", "false")
+# Nodes, class and settings -> the nodes that fit.
+TIED: dict[str, tuple[list[Object], Object, list[Object], str]] = {
+    "an older Longhorn does not know the parameter": (NODES, tied_class(), [OLD], "abc"),
+    "an older Longhorn does not know its values": (NODES, tied_class("unknown"), [OLD], "abc"),
+    "an untied volume may be anywhere": (NODES, tied_class("any"), [KEYS], "abc"),
+    "without a value a volume is not tied": (NODES, tied_class(""), [KEYS], "abc"),
+    "a zone must take all replicas": (ROOMY, TWO, [KEYS, STRICT], "ab"),
+    "a zone must take one replica of a volume that may be degraded": (ROOMY, TWO, [KEYS], "abc"),
+    # Longhorn sets the volume's own value, because one zone cannot keep it.
+    "hard anti-affinity of zones does not count": (ROOMY[:2], TWO, [KEYS, STRICT, HARD], "ab"),
+    "a region may have several zones": (REGIONS, TWO_IN_REGION, [KEYS, STRICT], "ab"),
+    "a node without a zone ties to nothing": ([node("a", free=5), node("c", "z2")], tied_class(), [KEYS], "ac"),
+    # It stays on its pod's node anyway, so that no setting is needed.
+    "a strict-local volume is not tied": (NODES, tied_class(dataLocality="strict-local"), [], "c"),
+}
 
 
-@pytest.mark.parametrize("topology", ["any", ""])
-def test_an_untied_volume_may_be_anywhere(topology: str) -> None:
-    assert fitting(explained(POD, *NODES, make.claim("x", 10), tied_class(topology), KEYS)) == ["a", "b", "c"]
-
-
-def test_a_zone_must_take_all_replicas() -> None:
-    nodes = [node("a", "z1"), node("b", "z1"), node("c", "z2")]
-    objects = [*nodes, make.claim("x", 10), tied_class(numberOfReplicas="2"), KEYS]
-    assert fitting(explained(POD, *objects, STRICT)) == ["a", "b"]
-    assert fitting(explained(POD, *objects)) == ["a", "b", "c"]
-
-
-def test_a_zonal_volume_ignores_hard_anti_affinity_of_zones() -> None:
-    """Longhorn sets the volume's own value, because one zone cannot keep it."""
-    objects = [node("a", "z1"), node("b", "z1"), make.claim("x", 10), tied_class(numberOfReplicas="2"), KEYS, STRICT]
-    hard = make.setting("replica-zone-soft-anti-affinity", "false")
-    assert fitting(explained(POD, *objects, hard)) == ["a", "b"]
-
-
-def test_a_region_may_have_several_zones() -> None:
-    nodes = [node("a", "z1", "r1"), node("b", "z2", "r1"), node("c", "z3", "r2")]
-    objects = [*nodes, make.claim("x", 10), tied_class("regional", numberOfReplicas="2"), KEYS, STRICT]
-    assert fitting(explained(POD, *objects)) == ["a", "b"]
-
-
-def test_a_node_without_a_zone_ties_to_nothing() -> None:
-    nodes = [node("a", free=5), node("c", "z2")]
-    assert fitting(explained(POD, *nodes, make.claim("x", 10), tied_class(), KEYS)) == ["a", "c"]
-
-
-def test_a_strict_local_volume_is_not_tied() -> None:
-    """It stays on its pod's node anyway, so that no setting is needed."""
-    parameters: dict[str, Any] = {"dataLocality": "strict-local"}
-    assert fitting(explained(POD, *NODES, make.claim("x", 10), tied_class(**parameters))) == ["c"]
+@pytest.mark.parametrize(("nodes", "storage_class", "settings", "expected"), TIED.values(), ids=TIED)
+def test_a_volume_stays_where_it_is_tied_to(
+    nodes: list[Object], storage_class: Object, settings: list[Object], expected: str
+) -> None:
+    assert fitting(explained(POD, *nodes, make.claim("x", 10), storage_class, settings)) == list(expected)
 
 
 @pytest.mark.parametrize(("topology", "key"), [("zonal", ZONE), ("regional", REGION)])

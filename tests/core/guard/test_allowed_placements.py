@@ -49,11 +49,6 @@ def test_the_pod_waits_where_an_allowed_placement_leaves_it_no_space(allowances:
     assert _reason(allowances, X) == reason
 
 
-def test_a_placement_that_a_watch_has_shown_is_no_longer_waited_for() -> None:
-    shown = [*X[:-1], make.replica("r-x", "vol-x", NODE, size=20, disk="b")]
-    assert _reason([ON_B], shown) == "INSUFFICIENT_STORAGE"
-
-
 def test_an_allowed_volume_counts_once() -> None:
     assert _reason([ON_A], X, waiting_volume("y", 10)) == "ROOM"
 
@@ -73,11 +68,6 @@ def test_a_pod_that_returns_to_its_replicas_waits_for_nothing() -> None:
     pod = make.pod("old", name="pod-new", uid="uid-pod-new")
     disks = node_with_disks({"a": make.disk(30), "b": make.disk(40, listed={"r-old": 40})})
     assert _decide(state_of(disks, X, old, pod), [ON_A]) == "HOME"
-
-
-def test_an_allowed_placement_elsewhere_does_not_matter() -> None:
-    elsewhere = Placement("r-z", "vol-z", 20, "m", "m-b", "/data/b/")
-    assert _reason([elsewhere], X) == "ROOM"
 
 
 def test_a_node_that_does_not_fit_keeps_its_reason() -> None:

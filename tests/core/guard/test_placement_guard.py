@@ -376,47 +376,6 @@ def test_an_unbound_claims_volume_that_was_allowed_is_no_longer_to_come() -> Non
 # Which disks Longhorn allows.
 
 
-@pytest.mark.parametrize(
-    ("disk_a", "volume", "others"),
-    [
-        pytest.param({"tags": ["hdd"]}, {"diskSelector": ["ssd"]}, (), id="tags"),
-        pytest.param({"allow": False}, {}, (), id="scheduling disabled"),
-        pytest.param({"allow": False, "evict": True}, {}, (), id="eviction requested"),
-        pytest.param({"schedulable": False}, {}, (), id="not schedulable"),
-        pytest.param({"ready": False}, {}, (), id="not ready"),
-        pytest.param({"pressure": True}, {}, (), id="disk pressure"),
-        pytest.param({"kind": "block"}, {}, (), id="type of the other data engine"),
-        pytest.param({"available": 2}, {}, (), id="minimal available"),
-        pytest.param({"size": 12, "reserved": 3}, {}, (), id="reserved"),
-        pytest.param({"scheduled": 1}, {}, (), id="full by its status"),
-        pytest.param(
-            {},
-            {},
-            (make.volume("vol-o", 1), make.replica("r-o", "vol-o", NODE, size=1, disk="a")),
-            id="full by a replica that its status does not show",
-        ),
-        pytest.param(
-            {"size": 20},
-            {"replicaDiskSoftAntiAffinity": "disabled"},
-            (make.replica("r-0", "vol-x", NODE, size=10, disk="a", deleting=True),),
-            id="anti-affinity with a replica on the disk",
-        ),
-        pytest.param(
-            {"size": 20},
-            {},
-            (make.replica("r-0", "vol-x", NODE, size=10, disk="a", deleting=True),),
-            id="a replica on the disk, while another disk has none",
-        ),
-    ],
-)
-def test_a_disk_that_longhorn_would_refuse_is_never_written(
-    disk_a: dict[str, Any], volume: dict[str, Any], others: tuple[Object, ...]
-) -> None:
-    x = waiting_volume("x", 10, age=2, **volume)
-    state = state_of(_node(disk_a, {"tags": ["ssd"]}), x, Y, *others)
-    assert _outcome(decide(state, ON_B)) == ("no-plan", "b")
-
-
 def test_a_disk_that_the_watches_show_as_closed_is_left() -> None:
     decision = decide(state_of(_node(b={"schedulable": False}, c=20), X, Y), ON_B)
     assert _outcome(decision) == ("no-plan", "b")

@@ -64,13 +64,6 @@ def nominated(node: str, *conditions: Object) -> Object:
     return raw
 
 
-def test_a_bound_pod_s_volumes_demand_space_on_its_node() -> None:
-    demands = derive(bound("x"), claim("y", 5), pod("x", "y", node="a"))
-    assert ties(demands) == [("vol-x", "a", DemandSource.POD), ("y", "a", DemandSource.POD)]
-    assert [demand.volume.volume.size for demand in demands] == [10 * GI, 5 * GI]
-    assert {demand.pod for demand in demands} == {"default/pod"}
-
-
 POD = DemandSource.POD
 SELECTED = DemandSource.SELECTED_NODE
 ATTACHED = DemandSource.ATTACHMENT

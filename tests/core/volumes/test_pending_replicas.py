@@ -18,11 +18,6 @@ def database_pod(node_name: str = "a", **fields: Any) -> Object:
     return make.pod("data", "logs", name="db", node=node_name, **fields)
 
 
-def test_an_unbound_claim_is_not_listed() -> None:
-    view = make.view(make.storage_class(), make.claim("data", 10), make.claim("logs", 10), node_listing("a"))
-    assert unlisted_volumes(make.as_pod(database_pod()), "a", view) == ("data", "logs")
-
-
 def bound(name: str, node: str = "a", **fields: Any) -> list[Object]:
     return [*make.bound(name, 10, **fields), make.replica(f"r-{name}", f"vol-{name}", node)]
 
@@ -45,24 +40,11 @@ def test_a_volume_is_unlisted_until_its_node_lists_its_replica(
     assert unlisted_volumes(make.as_pod(database_pod()), "a", view) == expected
 
 
-def test_a_replica_may_be_listed_on_any_disk() -> None:
-    disks = {"one": make.disk(100, listed={"r-data": 10}), "two": make.disk(100, listed={"r-logs": 10})}
-    view = make.view(bound("data"), bound("logs"), make.longhorn_node("a", disks))
-    assert unlisted_volumes(make.as_pod(database_pod()), "a", view) == ()
-
-
 def test_without_a_longhorn_node_every_volume_is_unlisted() -> None:
     assert unlisted_volumes(make.as_pod(database_pod()), "x", make.view(bound("data"), bound("logs"))) == (
         "vol-data",
         "vol-logs",
     )
-
-
-@pytest.mark.parametrize("fields", [{"locality": "disabled"}, {"access": "ReadWriteMany", "accessMode": "rwx"}])
-def test_a_volume_that_needs_no_local_space_does_not_count(fields: dict[str, Any]) -> None:
-    """Its replicas may be on any node."""
-    view = make.view(bound("data", "", **fields), bound("logs", "", **fields), node_listing("a"))
-    assert unlisted_volumes(make.as_pod(database_pod()), "a", view) == ()
 
 
 def test_best_effort_volumes_do_not_count_if_local_space_is_only_preferred() -> None:

@@ -3,8 +3,6 @@
 from datetime import timedelta
 from typing import Any
 
-import pytest
-
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import Decision, FilterOptions
 from scheduler_core.decide.filter import filter_nodes
@@ -15,7 +13,6 @@ from scheduler_core.evaluation.contention import Contention
 from scheduler_core.offers.ledger import Ledger, step
 from scheduler_core.offers.outstanding_offer import ObservedPod, Offered
 from scheduler_core.packing.budget import Budget
-from scheduler_core.volumes.demand import UNPLACED_LIFETIME
 from scheduler_core.volumes.demand_index import DemandIndex
 from scheduler_core.volumes.resolve import resolve
 from tests import builders as make
@@ -56,38 +53,8 @@ def bound_remote(name: str = "x", **fields: Any) -> list[make.Object]:
     ]
 
 
-def test_an_unbound_claim_is_unplaced_once_its_pod_has_a_node() -> None:
-    assert unplaced(DemandIndex.of(view_at(0, unbound_remote(), make.pod("x")))) == []
-    assert unplaced(DemandIndex.of(view_at(0, with_selected_node(unbound_remote(), "b"), make.pod("x")))) == ["x"]
-
-
-@pytest.mark.parametrize(
-    ("replicas", "expected"),
-    [
-        pytest.param([], ["vol-x"], id="no replica"),
-        pytest.param([make.replica("r", "vol-x")], ["vol-x"], id="a replica without a place"),
-        pytest.param([make.replica("r", "vol-x", "a")], [], id="a placed replica"),
-    ],
-)
-def test_a_volume_is_unplaced_until_a_replica_has_a_place(replicas: list[make.Object], expected: list[str]) -> None:
-    assert unplaced(DemandIndex.of(view_at(0, bound_remote(), replicas))) == expected
-
-
 def test_a_local_volume_is_never_unplaced() -> None:
     assert unplaced(DemandIndex.of(view_at(0, [make.claim("x", 30), make.pod("x", node="a")]))) == []
-
-
-def test_an_unplaced_volume_stops_counting_after_its_lifetime() -> None:
-    """One that can never be placed would block other pods for ever."""
-    before = view_at(0, bound_remote())
-    demand = DemandIndex.of(before)
-    just_before_end = view_at(UNPLACED_LIFETIME.total_seconds() - 1, bound_remote())
-    assert unplaced(demand.update(before, {}, just_before_end)) == ["vol-x"]
-    end = view_at(UNPLACED_LIFETIME.total_seconds(), bound_remote())
-    expired = demand.update(before, {}, end)
-    assert unplaced(expired) == []
-    assert unplaced(expired.update(end, {("settings", "any"): None}, end)) == []
-    assert unplaced(expired.update(end, {("volumes", "vol-x"): end.snapshot.volumes["vol-x"]}, end)) == []
 
 
 def decide(view: View, name: str, ledger: Ledger | None = None) -> Decision:
