@@ -93,7 +93,7 @@ def scheduler_config(
     registration = kube_scheduler_config.Registration(
         platform,
         url_prefix.rstrip("/"),
-        kubeconfig_path or flags.kubeconfig or kube_scheduler_config.default_kubeconfig(platform),
+        kubeconfig_path or flags.kubeconfig or kube_scheduler_config.DEFAULT_KUBECONFIGS.get(platform, ""),
         pods,
         longhorn_namespace,
         scores,

@@ -86,7 +86,13 @@ class Binder:
             # Before the pod is bound: a claim whose class waits for its first consumer is not provisioned otherwise.
             for claim, conflict in conflicts.items():
                 await self._select_node(claim, attempt, conflict)
-            return await self._bind_pod(pending.pod, node)
+            if not self._leads():
+                return "this process does not lead any more"
+            failure = await self._post(pending.pod, node)
+            if failure is None or not failure.unreachable:
+                return str(failure or "")
+            log.warning("not known yet whether a pod was bound", pod=pending.pod.key, node=node, problem=str(failure))
+            return await self._find_outcome(pending.pod, node, failure)
         except errors.CoreError as error:
             return str(error)
         finally:
@@ -94,16 +100,6 @@ class Binder:
                 self._attempts[claim].remove(attempt)
                 if not self._attempts[claim]:
                     del self._attempts[claim]
-
-    async def _bind_pod(self, pod: Pod, node: str) -> str:
-        """Binds a pod whose claims have their node; returns and raises as `bind`."""
-        if not self._leads():
-            return "this process does not lead any more"
-        error = await self._post(pod, node)
-        if error is None or not error.unreachable:
-            return str(error or "")
-        log.warning("not known yet whether a pod was bound", pod=pod.key, node=node, problem=str(error))
-        return await self._find_outcome(pod, node, error)
 
     async def _post(self, pod: Pod, node: str) -> ApiError | None:
         try:
@@ -113,7 +109,7 @@ class Binder:
         return None
 
     async def _find_outcome(self, pod: Pod, node: str, error: ApiError) -> str:
-        """Repeats a Binding until its result is known; returns and raises as `bind`."""
+        """Repeats a Binding until its result is known; returns as `bind`, or raises a CoreError."""
         attempts = 1
         in_work_until = _end_of_work(error)
         for pauses in count():

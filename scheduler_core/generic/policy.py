@@ -158,7 +158,10 @@ class _Section:
             if fault:
                 return f"{entry.location}: {fault}{entry.place}"
             rule, argument = next(iter(entry.arguments.items()))
-            self._warn_about_argument(entry, rule, argument)
+            if type(argument) is Argument and not any(argument.labels):
+                self.warnings.append(f"{entry.location}: {rule} names no label, so it tells no nodes apart")
+            if entry.name in self._static:
+                self.warnings.append(f"{entry.location}: the argument replaces the {self._rule_kind} of this name")
         elif previous is not None:
             _, rule, argument = previous
         elif entry.name in self._static:
@@ -184,12 +187,6 @@ class _Section:
         if not _NAME.fullmatch(entry.name):
             return "a name of your own must be letters, digits and -, at least two, with no - at either end"
         return ""
-
-    def _warn_about_argument(self, entry: policy_file.PolicyEntry, rule: str, argument: object) -> None:
-        if type(argument) is Argument and not any(argument.labels):
-            self.warnings.append(f"{entry.location}: {rule} names no label, so it tells no nodes apart")
-        if entry.name in self._static:
-            self.warnings.append(f"{entry.location}: the argument replaces the {self._rule_kind} of this name")
 
 
 def kinds_read(policy: Policy) -> frozenset[str]:

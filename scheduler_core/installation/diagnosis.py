@@ -141,21 +141,18 @@ def check_leader(
         yield Finding(Severity.ERROR, f"{lease.holder} has not renewed the Lease in time", where, _LOGS)
     if leader is None:
         yield Finding(Severity.ERROR, f"the holder {lease.holder} is none of the extender's pods", where, _LOGS)
-    yield from _endpoint_findings(endpoints, leader, leader_report)
-
-
-def _endpoint_findings(addresses: Sequence[str], leader: InstalledPod | None, report: ProcessReport | str) -> Findings:
     where = f"endpointslice/{PROGRAM}"
     # The leader checks its slice at an interval, and writes it again.
     command = f"{{kubectl}} delete endpointslice {PROGRAM}"
     # An EndpointSlice takes no loopback address, so that such a leader writes none.
-    if not addresses and not (leader is not None and leader.on_loopback):
+    if not endpoints and not (leader is not None and leader.on_loopback):
         what = "names no process, so that kube-scheduler's calls are refused"
-        yield Finding(Severity.ERROR, what, where, _LOGS if isinstance(report, str) else _way_to_answer(report.refusal))
-    if len(addresses) > 1:
-        yield Finding(Severity.ERROR, f"names several processes: {', '.join(addresses)}", where, command)
-    if addresses and leader is not None and leader.address and leader.address not in addresses:
-        what = f"names {addresses[0]}, and the leader is at {leader.address}"
+        mend = _LOGS if isinstance(leader_report, str) else _way_to_answer(leader_report.refusal)
+        yield Finding(Severity.ERROR, what, where, mend)
+    if len(endpoints) > 1:
+        yield Finding(Severity.ERROR, f"names several processes: {', '.join(endpoints)}", where, command)
+    if endpoints and leader is not None and leader.address and leader.address not in endpoints:
+        what = f"names {endpoints[0]}, and the leader is at {leader.address}"
         yield Finding(Severity.ERROR, what, where, command)
 
 

@@ -64,7 +64,7 @@ _FOLDERS = {
     Platform.RKE2: "/etc/rancher/rke2/scheduler",
     Platform.K3S: "/etc/rancher/k3s",
 }
-_KUBECONFIGS = {
+DEFAULT_KUBECONFIGS = {
     Platform.KUBEADM: "/etc/kubernetes/scheduler.conf",
     Platform.RKE2: "/var/lib/rancher/rke2/server/cred/scheduler.kubeconfig",
     Platform.K3S: "/var/lib/rancher/k3s/server/cred/scheduler.kubeconfig",
@@ -73,10 +73,6 @@ _KUBECONFIGS = {
 
 REGISTERED = frozenset(_FOLDERS)
 """Platforms whose kube-scheduler reads a file."""
-
-
-def default_kubeconfig(platform: Platform) -> str:
-    return _KUBECONFIGS.get(platform, "")
 
 
 def configuration_path(platform: Platform) -> str:

@@ -364,29 +364,9 @@ def test_pods_with_claims_are_sent(facts: Installation) -> None:
     assert [entry.severity for entry in diagnose(facts) if entry.check == "ask-policy"] == [Severity.OK]
 
 
-@pytest.mark.parametrize(
-    "facts",
-    [
-        without_policy(probe=ProbeResult(node="node-1")),
-        without_policy(probe=None),
-        replace(without_policy(), plain_probe=None),
-        replace(without_policy(), plain_probe=ProbeResult(problem="forbidden")),
-    ],
-    ids=["not registered", "no probe", "no probe without the resource", "a probe that is not allowed"],
-)
-def test_without_a_registration_no_policy_is_missing(facts: Installation) -> None:
-    assert [entry.severity for entry in diagnose(facts) if entry.check == "ask-policy"] == [Severity.SKIPPED]
-
-
 def test_from_where_requests_come_is_said() -> None:
     (finding,) = [entry for entry in diagnose(SOUND) if entry.check == "requests"]
     assert finding.what == "with names of nodes come from 10.0.0.9"
-
-
-def test_a_leader_without_requests_is_not_judged() -> None:
-    """It may have started a moment ago."""
-    (finding,) = [entry for entry in diagnose(with_leader(ProcessReport())) if entry.check == "requests"]
-    assert finding.severity is Severity.SKIPPED
 
 
 def test_no_pods_are_found() -> None:
@@ -628,6 +608,9 @@ INCONCLUSIVE: dict[str, tuple[Installation, str, str]] = {
     "a first probe that got a node": (
         without_policy(probe=ProbeResult(node="node-1")), "ask-policy", "was not refused by the extender",
     ),
+    "no first probe": (without_policy(probe=None), "ask-policy", "was not refused by the extender"),
+    # It may have started a moment ago.
+    "a leader without requests": (with_leader(ProcessReport()), "requests", "no request yet"),
     "a leader that cannot be asked for callers": (
         with_leader(ProcessReport(unreachable="no route")), "requests", "could not be asked: no route",
     ),
