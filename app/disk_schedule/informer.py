@@ -5,9 +5,9 @@ and Replicas are kept together with the bytes they were read from, because every
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Generic, TypeAlias, TypeVar, cast
+from typing import Generic, TypeAlias, TypeVar
 
 import msgspec
 
@@ -55,6 +55,7 @@ Version: TypeAlias = _Value | Fault | None
 class Informer(Objects[InformerObject[_Value]]):
     """The objects of one kind, at the newest version that this process knows. `revision` grows with every change. A
     handler gets a name, and the values before and after: they differ, or an object that cannot be read has another version.
+    `readable` and `unreadable` are the values by name; they change while the caller awaits.
 
     Args:
         read: returns what an object says; may raise an ObjectError
@@ -64,26 +65,15 @@ class Informer(Objects[InformerObject[_Value]]):
     def __init__(self, read: Callable[[bytes | msgspec.Raw], _Value | Fault], *, keep: bool = False) -> None:
         super().__init__()
         self.revision = 0
+        self.readable: dict[str, _Value] = {}
+        self.unreadable: dict[str, Fault] = {}
         self._read = read
         self._keep = keep
         self._waiting: dict[Key, asyncio.Event] = {}
 
-    @property
-    def objects(self) -> Mapping[str, InformerObject[_Value]]:
-        return cast("dict[str, InformerObject[_Value]]", self.latest)
-
-    def all(self) -> dict[str, InformerObject[_Value]]:
-        return dict(self.objects)
-
     def value(self, name: str) -> Version[_Value]:
         cached = self.get(name)
         return None if cached is None else cached.value
-
-    def readable(self) -> dict[str, _Value]:
-        return {name: each.value for name, each in self.objects.items() if not isinstance(each.value, Fault)}
-
-    def unreadable(self) -> dict[str, Fault]:
-        return {name: each.value for name, each in self.objects.items() if isinstance(each.value, Fault)}
 
     def decode(self, raw: bytes | msgspec.Raw) -> tuple[Key, InformerObject[_Value]]:
         """Reads an object that a watch delivers. It is the cached one if it has this version: mostly this process has
@@ -141,6 +131,16 @@ class Informer(Objects[InformerObject[_Value]]):
             waiting.set()
         old_value = before.value if before else None
         new_value = after.value if after else None
+        name = str(key)
+        if isinstance(new_value, Fault):
+            self.unreadable[name] = new_value
+            self.readable.pop(name, None)
+        elif new_value is not None:
+            self.readable[name] = new_value
+            self.unreadable.pop(name, None)
+        else:
+            self.readable.pop(name, None)
+            self.unreadable.pop(name, None)
         # An object that cannot be read may have changed although its Fault is the same: it is being deleted, for example.
         hidden_change = isinstance(new_value, Fault) and before and after and before.version != after.version
         if old_value == new_value and not hidden_change:
@@ -169,14 +169,6 @@ def _body(raw: bytes | msgspec.Raw) -> bytes:
 def read_volume(raw: bytes | msgspec.Raw) -> VolumeObject:
     """Reads a volume with its condition. Raises an ObjectError if it cannot be read."""
     return VolumeObject(snapshot_kinds.VOLUME.decode(raw), condition_of(raw))
-
-
-def volume_label(raw: bytes) -> str:
-    """Returns the volume that a replica's label names, "" for none; the replica itself may be unreadable."""
-    try:
-        return convert.VOLUME_OF_REPLICA.decode(raw)
-    except errors.ObjectError:
-        return ""
 
 
 def condition_of(raw: bytes | msgspec.Raw) -> kube.Condition | None:

@@ -6,24 +6,17 @@ what exists.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import TypeVar
 
-from app.disk_schedule.informer import (
-    ImageObject,
-    Informer,
-    InformerObject,
-    Version,
-    VolumeObject,
-    read_image,
-    read_volume,
-    volume_label,
-)
+from app.disk_schedule.informer import ImageObject, Informer, Version, VolumeObject, read_image, read_volume
 from app.kube import resources
 from app.kube.client import KubeClient
 from app.kube.reflector import Timing
 from app.kube.store import Store, Watch
+from scheduler_core import errors
 from scheduler_core.convert import disk_schedule, kube, snapshot_kinds as kinds
 from scheduler_core.disk_schedule.disk_space import DiskSpaces, disk_space
 from scheduler_core.disk_schedule.occupancy import DiskOccupancy, Occupant, image_occupants, replica_occupant
@@ -78,7 +71,7 @@ class ControllerCache(Store):
         kinds = self.kinds.items()
         counts = Counter({label: sum(isinstance(each.value, Fault) for each in kind.values()) for label, kind in kinds})
         # The mirror needs its disks only, which can be read. The controller of backing images refuses it.
-        refused = sum(1 for image in self.images.readable().values() if image.copies.faults)
+        refused = sum(1 for image in self.images.readable.values() if image.copies.faults)
         counts[resources.LONGHORN_BACKING_IMAGES.label] += refused
         return counts
 
@@ -99,63 +92,37 @@ class ControllerCache(Store):
             if cached_revisions == revisions or clock - made_at < _MAX_AGE:
                 return replace(cluster, now=self._now())
         snapshot = Snapshot(
-            nodes=self._kube_nodes.readable(),
-            longhorn_nodes=self.nodes.readable(),
-            backing_images={name: value.image for name, value in self.images.readable().items()},
-            engine_images=self._engine_images.readable(),
-            instance_managers=self._instance_managers.readable(),
-            settings=self._settings.readable(),
+            nodes=dict(self._kube_nodes.readable),
+            longhorn_nodes=dict(self.nodes.readable),
+            backing_images={name: value.image for name, value in self.images.readable.items()},
+            engine_images=dict(self._engine_images.readable),
+            instance_managers=dict(self._instance_managers.readable),
+            settings=dict(self._settings.readable),
         )
         cluster = Cluster.of(snapshot, self._now(), Settings.read(snapshot.settings))
-        snapshot = replace(
-            snapshot,
-            replicas=readable(self.replicas.objects),
-            volumes=CachedValues(self.disks.volume, self.volumes.objects.keys),
-        )
-
-        def replicas_of(volume: str) -> tuple[Replica, ...] | None:
-            names = sorted(self.disks.replicas_of(volume))
-            return tuple(each for name in names if isinstance(each := self.replicas.value(name), Replica)) or None
-
-        replicas = CachedValues(replicas_of, lambda: {each.volume for each in self.replicas.readable().values()})
-        cluster = replace(cluster, snapshot=snapshot, replicas_by_volume=replicas)
+        snapshot = replace(snapshot, replicas=self.replicas.readable, volumes=self.disks.volumes)
+        cluster = replace(cluster, snapshot=snapshot, replicas_by_volume=self.disks.replicas_by_volume)
         self._cluster = (revisions, clock, cluster)
         return cluster
 
 
-class CachedValues(Mapping[str, _Value]):
-    """What a cache has now, without copying it.
+class Groups:
+    """Names by group; a group without names does not exist."""
 
-    Args:
-        find: returns a value by name, None if there is none
-        names: returns all names, and perhaps some without a value
-    """
+    def __init__(self) -> None:
+        self._names: defaultdict[str, set[str]] = defaultdict(set)
 
-    def __init__(self, find: Callable[[str], _Value | None], names: Callable[[], Collection[str]]) -> None:
-        self._find = find
-        self._names = names
+    def __getitem__(self, group: str) -> frozenset[str]:
+        return frozenset(self._names.get(group, ()))
 
-    def __getitem__(self, name: str) -> _Value:
-        value = self._find(name)
-        if value is None:
-            raise KeyError(name)
-        return value
-
-    def __iter__(self) -> Iterator[str]:
-        return (name for name in self._names() if self._find(name) is not None)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-
-def readable(objects: Mapping[str, InformerObject[_Value]]) -> CachedValues[_Value]:
-    """What the objects say that can be read."""
-
-    def find(name: str) -> _Value | None:
-        cached = objects.get(name)
-        return None if cached is None or isinstance(cached.value, Fault) else cached.value
-
-    return CachedValues(find, objects.keys)
+    def move(self, name: str, old: str, new: str) -> None:
+        """Moves a name from one group to another, "" for none."""
+        if old in self._names:
+            self._names[old].discard(name)
+            if not self._names[old]:
+                del self._names[old]
+        if new:
+            self._names[new].add(name)
 
 
 class DiskIndex:
@@ -173,18 +140,19 @@ class DiskIndex:
     ) -> None:
         self._schedules = schedules
         self._nodes = nodes
-        self._volumes = volumes
         self._replicas = replicas
+        self.volumes: dict[str, Volume] = {}
+        self.replicas_by_volume: dict[str, tuple[Replica, ...]] = {}  # those that can be read, ordered by name
+        self.volume_of_replica: dict[str, str] = {}
+        self.replicas_of = Groups()  # by volume
+        self.volumes_of = Groups()  # by backing image
+        self.disks_of = Groups()  # by node
+        self.disks_requesting = Groups()  # by replica
         # By disk, and by kind and name, with the disks.
         self._occupants: dict[RequestKind, defaultdict[str, dict[str, Occupant]]] = {
             kind: defaultdict(dict) for kind in RequestKind
         }
         self._places: dict[tuple[RequestKind, str], Mapping[str, Occupant]] = {}
-        self._volume_of_replica: dict[str, str] = {}
-        self._replicas_of_volume: defaultdict[str, set[str]] = defaultdict(set)
-        self._volumes_of_image: defaultdict[str, set[str]] = defaultdict(set)
-        self._disks_of_node: defaultdict[str, set[str]] = defaultdict(set)
-        self._disks_of_request: defaultdict[str, set[str]] = defaultdict(set)
         self._space = DiskSpaces()
         self._changed: set[str] = set()
         self._handlers: list[Callable[[str], None]] = []
@@ -206,35 +174,17 @@ class DiskIndex:
     def space(self) -> DiskSpaces:
         """What a newcomer can get on each disk now; valid until the caller awaits."""
         for uuid in self._changed:
-            schedule = self._schedules.value(uuid)
-            if isinstance(schedule, DiskSchedule):
-                node = self._nodes.value(schedule.spec.node)
-                self._space.set(uuid, disk_space(schedule, node, self.occupancy(uuid)))
-            else:
-                self._space.set(uuid, None)
+            schedule = self._schedules.readable.get(uuid)
+            node = self._nodes.value(schedule.spec.node) if schedule else None
+            self._space.set(uuid, disk_space(schedule, node, self.occupancy(uuid)) if schedule else None)
         self._changed.clear()
         return self._space
 
-    def replicas_of(self, volume: str) -> frozenset[str]:
-        return frozenset(self._replicas_of_volume.get(volume, ()))
-
-    def volume_of(self, replica: str) -> str:
-        return self._volume_of_replica.get(replica, "")
-
-    def volumes_of(self, image: str) -> frozenset[str]:
-        return frozenset(self._volumes_of_image.get(image, ()))
-
-    def disks_requesting(self, replica: str) -> frozenset[str]:
-        return frozenset(self._disks_of_request.get(replica, ()))
-
-    def disks_of(self, node: str) -> frozenset[str]:
-        return frozenset(self._disks_of_node.get(node, ()))
-
     def assume(self, replica: str, uuid: str) -> None:
         """Counts a replica on the disk that it will be placed on, until `refresh` or its next event."""
-        value = self._replicas.value(replica)
-        if isinstance(value, Replica):
-            volume = self.volume(value.volume)
+        value = self._replicas.readable.get(replica)
+        if value is not None:
+            volume = self.volumes.get(value.volume)
             size = value.size or (volume.size if volume else 0)
             newcomer = Occupant(size, has_data=False, backing_image=_image_of(volume))
             self._occupy(RequestKind.REPLICA, replica, {uuid: newcomer})
@@ -243,33 +193,40 @@ class DiskIndex:
         """Counts a replica where the cache says it is."""
         value = self._replicas.value(replica)
         if not isinstance(value, Fault):
-            occupant = None if value is None else replica_occupant(value, self.volume(value.volume))
+            occupant = None if value is None else replica_occupant(value, self.volumes.get(value.volume))
             self._occupy(RequestKind.REPLICA, replica, {value.disk_id: occupant} if value and occupant else {})
 
-    def volume(self, name: str) -> Volume | None:
-        value = self._volumes.value(name)
-        return value.volume if isinstance(value, VolumeObject) else None
-
     def _on_replica_change(self, name: str, _before: object, after: Version[Replica]) -> None:
-        if isinstance(after, Fault):
-            cached = self._replicas.get(name)
-            self._set_volume(name, volume_label(cached.raw) if cached else "")
-            return
-        self._set_volume(name, after.volume if after is not None else "")
+        volume = ""
+        if isinstance(after, Replica):
+            volume = after.volume
+        elif (cached := self._replicas.get(name)) is not None:
+            # The label still says which volume an unreadable replica belongs to.
+            with suppress(errors.ObjectError):
+                volume = disk_schedule.VOLUME_OF_REPLICA.decode(cached.raw)
+        old = self.volume_of_replica.pop(name, "")
+        self.replicas_of.move(name, old, volume)
+        if volume:
+            self.volume_of_replica[name] = volume
+        for each in {old, volume} - {""}:
+            readable = self._replicas.readable
+            replicas = tuple(readable[replica] for replica in sorted(self.replicas_of[each]) if replica in readable)
+            if replicas:
+                self.replicas_by_volume[each] = replicas
+            else:
+                self.replicas_by_volume.pop(each, None)
         self.refresh(name)
 
-    def _set_volume(self, replica: str, volume: str) -> None:
-        old = self._volume_of_replica.pop(replica, "")
-        _move(self._replicas_of_volume, replica, old, volume)
-        if volume:
-            self._volume_of_replica[replica] = volume
-
-    def _on_volume_change(self, name: str, before: Version[VolumeObject], after: Version[VolumeObject]) -> None:
-        old = before.volume if isinstance(before, VolumeObject) else None
+    def _on_volume_change(self, name: str, _before: object, after: Version[VolumeObject]) -> None:
+        old = self.volumes.get(name)
         new = after.volume if isinstance(after, VolumeObject) else None
-        _move(self._volumes_of_image, name, _image_of(old), _image_of(new))
+        if new is not None:
+            self.volumes[name] = new
+        else:
+            self.volumes.pop(name, None)
+        self.volumes_of.move(name, _image_of(old), _image_of(new))
         if new is not None and (old is None or (old.size, old.backing_image) != (new.size, new.backing_image)):
-            for replica in self.replicas_of(name):
+            for replica in self.replicas_of[name]:
                 self.refresh(replica)
 
     def _on_image_change(self, name: str, _before: Version[ImageObject], after: Version[ImageObject]) -> None:
@@ -281,14 +238,14 @@ class DiskIndex:
         self._changed.add(name)
         old = before.spec if isinstance(before, DiskSchedule) else DiskScheduleSpec()
         new = after.spec if isinstance(after, DiskSchedule) else DiskScheduleSpec()
-        _move(self._disks_of_node, name, old.node, new.node)
+        self.disks_of.move(name, old.node, new.node)
         for replica in old.replicas.keys() - new.replicas.keys():
-            _move(self._disks_of_request, name, replica, "")
+            self.disks_requesting.move(name, replica, "")
         for replica in new.replicas.keys() - old.replicas.keys():
-            _move(self._disks_of_request, name, "", replica)
+            self.disks_requesting.move(name, "", replica)
 
     def _on_node_change(self, name: str, _before: object, _after: object) -> None:
-        self._changed |= self._disks_of_node.get(name, set())
+        self._changed |= self.disks_of[name]
 
     def _occupy(self, kind: RequestKind, name: str, occupants: Mapping[str, Occupant]) -> None:
         """Places an object on these disks, and on no others."""
@@ -308,16 +265,6 @@ class DiskIndex:
             self._changed.add(uuid)
             for handler in self._handlers:
                 handler(uuid)
-
-
-def _move(groups: defaultdict[str, set[str]], member: str, old: str, new: str) -> None:
-    """Moves a member from one group to another, "" for none; an empty group goes."""
-    if old in groups:
-        groups[old].discard(member)
-        if not groups[old]:
-            del groups[old]
-    if new:
-        groups[new].add(member)
 
 
 def _image_of(volume: Volume | None) -> str:
