@@ -19,8 +19,7 @@ import prometheus_client
 import structlog
 from prometheus_client.core import Metric
 
-from app.disk_schedule.informer import Informer, Version
-from app.disk_schedule.watches import ControllerCache
+from app.disk_schedule.watches import ControllerCache, Informer, Version
 from app.disk_schedule.writer import ObjectWriter, ReadObjects
 from app.kube.resources import DISK_SCHEDULES
 from app.runtime.event_recorder import EventRecorder

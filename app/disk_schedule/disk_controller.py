@@ -15,7 +15,7 @@ from typing import Any
 import structlog
 
 from app.disk_schedule.controller import Controller, ControllerContext, over_allocated
-from app.disk_schedule.informer import ImageObject, InformerObject, Version
+from app.disk_schedule.watches import ImageObject, InformerObject, Version
 from app.kube.client import ApiError
 from app.kube.resources import DISK_SCHEDULES, LONGHORN_BACKING_IMAGES, LONGHORN_REPLICAS
 from app.runtime.work_queue import Requeue

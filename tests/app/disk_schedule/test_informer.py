@@ -5,7 +5,7 @@ import json
 import pytest
 
 from app.disk_schedule.controller import OrphanRequests
-from app.disk_schedule.informer import Informer, InformerObject, read_image, read_volume
+from app.disk_schedule.watches import Informer, InformerObject, read_image, read_volume
 from scheduler_core.convert.disk_schedule import read_disk_schedule
 from scheduler_core.convert.snapshot_kinds import REPLICA
 from scheduler_core.model.disk_schedule import Fault
