@@ -73,16 +73,13 @@ class DiskController(Controller):
     async def reconcile(self, key: str) -> Requeue | None:
         """Reconciles one DiskSchedule; one that cannot be read is left alone."""
         cached = self.cache.schedules.get(key)
-        if cached is None or isinstance(cached.value, Fault):
-            return None
-        await self.reconcile_schedule(cached, cached.value)
+        if cached is not None and not isinstance(cached.value, Fault):
+            await self.reconcile_schedule(cached, cached.value)
         return None
 
     @abstractmethod
     async def reconcile_schedule(self, cached: InformerObject[DiskSchedule], schedule: DiskSchedule) -> None:
-        """Writes what a DiskSchedule needs. `schedule` is the value of `cached`. Raises an ApiError if a write failed;
-        `conflict` if the object changed meanwhile.
-        """
+        """Writes what a DiskSchedule, the value of `cached`, needs."""
 
 
 class Allocator(DiskController):

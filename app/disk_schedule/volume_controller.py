@@ -116,19 +116,17 @@ class VolumeController(Controller):
     ) -> None:
         """Records what a person must know of a decision that was carried out."""
         # `places` are the UUIDs of the replicas' disks before.
+        earlier = before.reason if before else ""
         for write in writes:
             match write:
                 case disk_writes.SetVolumeCondition(condition):
-                    unchanged = before is not None and before.reason == condition.reason
-                    expected = before is None or before.reason in {"", disk_writes.ALLOCATION_PENDING}
                     # A volume that is allocated at once gets no Event: its condition, and the Events of the disks, say so.
-                    if condition.status == "True" and not expected:
+                    if condition.status == "True" and earlier not in {"", disk_writes.ALLOCATION_PENDING}:
                         self.context.record_event("Volume", raw, "Allocated", "every replica holds its bytes")
-                    elif (
-                        condition.status != "True"
-                        and condition.reason != disk_writes.ALLOCATION_PENDING
-                        and not unchanged
-                    ):
+                    elif condition.status != "True" and condition.reason not in {
+                        earlier,
+                        disk_writes.ALLOCATION_PENDING,
+                    }:
                         self.context.record_event("Volume", raw, condition.reason, condition.message, normal=False)
                 case disk_writes.AssignReplica(replica, node, disk) if places.get(replica):
                     target = f"moves to disk {disk} on node {node}" if disk else "has no place now"
@@ -185,12 +183,14 @@ def _places(replicas: Iterable[InformerObject[Replica]]) -> dict[str, str]:
 def _disks_to_leave(
     writes: Iterable[disk_writes.Write], places: Mapping[str, str], schedules: Mapping[str, DiskSchedule]
 ) -> set[str]:
-    leaving = {
-        each.replica: places.get(each.replica, "") for each in writes if isinstance(each, disk_writes.AssignReplica)
-    }
-    allocations = [
-        (uuid, schedules[uuid].status.replicas.get(name)) for name, uuid in leaving.items() if uuid in schedules
+    leaving = [
+        each.replica for each in writes if isinstance(each, disk_writes.AssignReplica) and each.replica in places
     ]
+    allocations = (
+        (places[name], schedules[places[name]].status.replicas.get(name))
+        for name in leaving
+        if places[name] in schedules
+    )
     return {uuid for uuid, allocation in allocations if allocation is not None and allocation.size}
 
 

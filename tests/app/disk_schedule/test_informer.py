@@ -5,8 +5,7 @@ import json
 import pytest
 
 from app.disk_schedule.controller import OrphanRequests
-from app.disk_schedule.watches import Informer, InformerObject, read_image, read_volume
-from scheduler_core.convert.disk_schedule import read_disk_schedule
+from app.disk_schedule.watches import Informer, InformerObject, read_volume
 from scheduler_core.convert.snapshot_kinds import REPLICA
 from scheduler_core.model.disk_schedule import Fault
 from tests.worlds.timeline import play, rows
@@ -95,15 +94,6 @@ def test_a_volume_is_read_with_its_condition() -> None:
     plain = read_volume(json.dumps(raw).encode())
     status = {"conditions": [{"type": "DiskAllocation", "status": "True"}]}
     assert plain != read_volume(json.dumps({**raw, "status": status}).encode())
-
-
-def test_images_and_disk_schedules_have_a_fault_per_field() -> None:
-    image = read_image(json.dumps({"metadata": {"name": "i"}, "spec": {"minNumberOfCopies": -1}}).encode())
-    assert not isinstance(image, Fault)
-    assert [fault.field for fault in image.copies.faults] == ["spec.minNumberOfCopies"]
-    schedule = read_disk_schedule(json.dumps({"metadata": {"name": "s"}, "spec": {"replicas": {"r": -1}}}).encode())
-    assert not isinstance(schedule, Fault)
-    assert [fault.field for fault in schedule.faults] == ["spec.replicas.r"]
 
 
 class Orphans(OrphanRequests):

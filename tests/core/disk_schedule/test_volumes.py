@@ -150,7 +150,8 @@ CONDITIONS = {
 def entry(text: str) -> Entry:
     """A request and its answer: `50?` is pending, `50+50` granted, `50-0` rejected; `+50` holds bytes without a request."""
     size, answer, held = re.fullmatch(r"(\d*)([?+-])(\d*)", text).groups()  # type: ignore[union-attr] # a row that does not match is wrong
-    return int(size) if size else None, {"?": lambda _: None, "+": grant, "-": rejection}[answer](int(held or 0))
+    answers = {"?": None, "+": grant(int(held or 0)), "-": rejection(int(held or 0))}
+    return int(size) if size else None, answers[answer]
 
 
 def decide_row(state: str) -> VolumeDecision:
@@ -280,13 +281,9 @@ TO_A = [AssignReplica("r0", "a", "A", "/data"), request("A", 50)]
 TO_B = [AssignReplica("r0", "b", "B", "/data"), request("B", 50)]
 
 
-def test_replicas_that_are_deleted_or_wait_for_an_attachment_get_no_writes() -> None:
+def test_replicas_that_are_deleted_get_no_writes() -> None:
     assert object_writes(decide([replica_on("a", deleting=True)], [schedule("a", r0=(50, grant(50)))])) == []
     assert decide([replica_on("a")], [schedule("a")], deleting=True) == VolumeDecision()
-    both = [schedule("a"), schedule("b", x=(20, None))]
-    assert object_writes(decide([replica_on("")], both, data_locality=lh.STRICT_LOCAL)) == []
-    attached = decide([replica_on("")], both, data_locality=lh.STRICT_LOCAL, node_id="b")
-    assert object_writes(attached) == TO_B
 
 
 @pytest.mark.parametrize("locality", [lh.BEST_EFFORT, lh.STRICT_LOCAL])
@@ -450,6 +447,7 @@ IMAGES = {
     "deleted: spec and status disks": "i@A copy_states=B deleting=1 A[50+50] B[50-0] -> A=0 B=0 finalizer",
     # Node sync creates that of a listed disk; until then the decision is repeated.
     "a listed disk has no DiskSchedule": "i@A B[] -> again",
+    "no node lists the disk": "i@Z B[] -> +B -Z B=50",
 }
 
 
@@ -457,13 +455,6 @@ IMAGES = {
 def test_backing_images_are_decided_as_in_this_table(row: str) -> None:
     state, _, expected = row.partition(" ->")
     assert decide_image_row(state) == expected.strip()
-
-
-def test_a_copy_leaves_a_disk_that_no_node_lists() -> None:
-    assert decide_image(image("GONE"), image_schedule("b")).writes == (
-        ChangeCopies("i", ("B",), ("GONE",)),
-        SetRequirement("B", ds.RequestKind.BACKING_IMAGE, "i", 50),
-    )
 
 
 def test_the_decision_about_an_image_without_a_disk_with_room_is_repeated() -> None:
