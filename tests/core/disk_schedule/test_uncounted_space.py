@@ -65,6 +65,12 @@ def test_free_space_is_the_smaller_remainder_of_both_limits(  # noqa: PLR0917
     assert size == min(percent - longhorn, available - granted)
 
 
+def test_a_rejected_replica_that_is_about_to_leave_counts_nothing() -> None:
+    leaving = make.replica("r", "vol", "n", size=30, healthy=False)
+    rejected = disk_schedule(replicas={"r": 30}, answers={"r": ("rejected", 0)})
+    assert free(rejected, leaving, available=1000) == free(rejected, leaving, percent=1000) == 100
+
+
 def schedule_with_field(field: str, value: object) -> Object:
     part, _, name = field.partition(".")
     raw = disk_schedule()
