@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
@@ -172,7 +172,8 @@ def decide_row(state: str) -> VolumeDecision:
             schedules.append(close_disk(disk) if unready else disk)
         else:
             key, value = word.split("=")
-            options[key] = {"size": int, "condition": CONDITIONS.__getitem__}.get(key, str)(value)
+            parsers: dict[str, Callable[[str], Any]] = {"size": int, "condition": CONDITIONS.__getitem__}
+            options[key] = parsers.get(key, str)(value)
     return decide(replicas, schedules, **options)
 
 
