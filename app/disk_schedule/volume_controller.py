@@ -59,12 +59,11 @@ class VolumeController(Controller):
     def _on_schedule_change(self, _name: str, before: Version[DiskSchedule], after: Version[DiskSchedule]) -> None:
         old_allocations = before.status.replicas if isinstance(before, DiskSchedule) else {}
         new_allocations = after.status.replicas if isinstance(after, DiskSchedule) else {}
-        moved = (
-            isinstance(before, DiskSchedule) and isinstance(after, DiskSchedule) and before.spec.node != after.spec.node
-        )
-        gone = {disk_writes.gone_disk(each) for each in (before, after) if isinstance(each, DiskSchedule)}
         names = disk_writes.changed_names(old_allocations, new_allocations)
-        for name in sorted(names | (new_allocations.keys() if moved or len(gone) > 1 else set())):
+        places = {
+            (each.spec.node, disk_writes.gone_disk(each)) for each in (before, after) if isinstance(each, DiskSchedule)
+        }
+        for name in sorted(names | new_allocations.keys() if len(places) > 1 else names):
             if name in self.cache.replicas.readable:
                 self.enqueue(self.cache.replicas.readable[name].volume)
 

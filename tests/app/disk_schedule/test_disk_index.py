@@ -18,10 +18,10 @@ UUID = "n-disk-1"
 def assert_as_computed_from_all(world: World) -> None:
     """The index equals what the core computes from all objects."""
     caches = world.watches
+    volumes = {name: each.volume for name, each in caches.volumes.readable.items()}
+    assert caches.disks.volumes == volumes
     occupancy = occupancy_by_disk(
-        caches.replicas.readable.values(),
-        {name: each.volume for name, each in caches.volumes.readable.items()},
-        [each.copies for each in caches.images.readable.values()],
+        caches.replicas.readable.values(), volumes, [each.copies for each in caches.images.readable.values()]
     )
     schedules = caches.schedules.readable
     nodes: dict[str, NodeLookup] = {**caches.nodes.readable, **caches.nodes.unreadable}
@@ -51,6 +51,8 @@ def test_the_index_follows_every_event() -> None:
         lambda: world.replica("late", "w", size=0, healthy=False),
         lambda: put(caches.volumes, builders.volume("w", 9)),
         lambda: caches.images.change("i", None),
+        lambda: caches.replicas.change("late", None),
+        lambda: caches.volumes.change("w", None),
         lambda: caches.nodes.change("n", None),
         lambda: caches.schedules.change(UUID, None),
     ]
