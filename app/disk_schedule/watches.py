@@ -30,7 +30,7 @@ from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model.disk_schedule import BackingImageCopies, DiskSchedule, DiskScheduleSpec, Fault, RequestKind
 from scheduler_core.model.kube import Condition
-from scheduler_core.model.longhorn import BackingImage, Node, Replica, Volume
+from scheduler_core.model.longhorn import BackingImage, Replica, Volume
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.structs import Struct, replace
 
@@ -228,7 +228,7 @@ class ControllerCache(Store):
         self._engine_images = watch(resources.LONGHORN_ENGINE_IMAGES, Informer(kinds.ENGINE_IMAGE.decode))
         self._instance_managers = watch(resources.LONGHORN_INSTANCE_MANAGERS, Informer(kinds.INSTANCE_MANAGER.decode))
         self._kube_nodes = watch(resources.NODES, Informer(kube.NODE.decode))
-        self.disks = DiskIndex(self.schedules, self.nodes, self.volumes, self.replicas, self.images)
+        self.disks = DiskIndex(self)
         self._now = now
         self._clock = timing.clock
         self._cluster: tuple[tuple[int, ...], float, Cluster] | None = None
@@ -297,17 +297,8 @@ class DiskIndex:
     read any more keeps its last place and size.
     """
 
-    def __init__(
-        self,
-        schedules: Informer[DiskSchedule],
-        nodes: Informer[Node],
-        volumes: Informer[VolumeObject],
-        replicas: Informer[Replica],
-        images: Informer[ImageObject],
-    ) -> None:
-        self._schedules = schedules
-        self._nodes = nodes
-        self._replicas = replicas
+    def __init__(self, cache: ControllerCache) -> None:
+        self._cache = cache
         self.volumes: dict[str, Volume] = {}
         self.replicas_by_volume: dict[str, tuple[Replica, ...]] = {}  # those that can be read, ordered by name
         self.volume_of_replica: dict[str, str] = {}
@@ -323,11 +314,11 @@ class DiskIndex:
         self._space = DiskSpaces()
         self._changed: set[str] = set()
         self._handlers: list[Callable[[str], None]] = []
-        replicas.subscribe(self._on_replica_change)
-        volumes.subscribe(self._on_volume_change)
-        images.subscribe(self._on_image_change)
-        schedules.subscribe(self._on_schedule_change)
-        nodes.subscribe(self._on_node_change)
+        cache.replicas.subscribe(self._on_replica_change)
+        cache.volumes.subscribe(self._on_volume_change)
+        cache.images.subscribe(self._on_image_change)
+        cache.schedules.subscribe(self._on_schedule_change)
+        cache.nodes.subscribe(self._on_node_change)
 
     def subscribe(self, handler: Callable[[str], None]) -> None:
         self._handlers.append(handler)
@@ -341,15 +332,15 @@ class DiskIndex:
     def space(self) -> DiskSpaces:
         """What a newcomer can get on each disk now; valid until the caller awaits."""
         for uuid in self._changed:
-            schedule = self._schedules.readable.get(uuid)
-            node = self._nodes.value(schedule.spec.node) if schedule else None
+            schedule = self._cache.schedules.readable.get(uuid)
+            node = self._cache.nodes.value(schedule.spec.node) if schedule else None
             self._space.set(uuid, disk_space(schedule, node, self.occupancy(uuid)) if schedule else None)
         self._changed.clear()
         return self._space
 
     def assume(self, replica: str, uuid: str) -> None:
         """Counts a replica on the disk that it will be placed on, until `refresh` or its next event."""
-        value = self._replicas.readable.get(replica)
+        value = self._cache.replicas.readable.get(replica)
         if value is not None:
             volume = self.volumes.get(value.volume)
             size = value.size or (volume.size if volume else 0)
@@ -358,7 +349,7 @@ class DiskIndex:
 
     def refresh(self, replica: str) -> None:
         """Counts a replica where the cache says it is."""
-        value = self._replicas.value(replica)
+        value = self._cache.replicas.value(replica)
         if not isinstance(value, Fault):
             occupant = None if value is None else replica_occupant(value, self.volumes.get(value.volume))
             self._occupy(RequestKind.REPLICA, replica, {value.disk_id: occupant} if value and occupant else {})
@@ -367,7 +358,7 @@ class DiskIndex:
         volume = ""
         if isinstance(after, Replica):
             volume = after.volume
-        elif (cached := self._replicas.get(name)) is not None:
+        elif (cached := self._cache.replicas.get(name)) is not None:
             # The label still says which volume an unreadable replica belongs to.
             with suppress(errors.ObjectError):
                 volume = convert.VOLUME_OF_REPLICA.decode(cached.raw)
@@ -376,7 +367,7 @@ class DiskIndex:
         if volume:
             self.volume_of_replica[name] = volume
         for each in {old, volume} - {""}:
-            readable = self._replicas.readable
+            readable = self._cache.replicas.readable
             replicas = tuple(readable[replica] for replica in sorted(self.replicas_of[each]) if replica in readable)
             if replicas:
                 self.replicas_by_volume[each] = replicas
