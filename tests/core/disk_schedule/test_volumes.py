@@ -80,26 +80,22 @@ def decide(
     size: int = 50,
     condition: Condition | None = None,
     nodes: dict[str, lh.Node] | None = None,
-    others: tuple[lh.Replica, ...] = (),
     images: tuple[lh.BackingImage, ...] = (),
     unreadable_nodes: Mapping[str, NodeLookup] = MappingProxyType({}),
     created: str = "",
     **volume: Any,
 ) -> VolumeDecision:
-    """Decides about the volume `v` in a cluster of the nodes a and b.
-
-    `others` are replicas of other volumes, `images` are copied backing images.
-    """
+    """Decides about the volume `v` in a cluster of the nodes a and b; `images` are copied backing images."""
     objects = Snapshot(
         longhorn_nodes=nodes or {name: node(name) for name in "ab"},
-        replicas={entry.name: entry for entry in (*others, *replicas)},
+        replicas={entry.name: entry for entry in replicas},
         backing_images={entry.name: entry for entry in images},
     )
     cluster = Cluster.of(objects, datetime(2026, 1, 1, tzinfo=UTC))
     schedules_by_uuid = {entry.name: entry for entry in schedules}
     described = lh.Volume("v", size, len(replicas), **volume)
     copies = [ds.BackingImageCopies(each.name, each.real_size, wanted_disks=frozenset(each.disks)) for each in images]
-    occupancy = occupancy_by_disk((*others, *replicas), {"v": described}, copies)
+    occupancy = occupancy_by_disk(replicas, {"v": described}, copies)
     space = disk_spaces(schedules_by_uuid, {**cluster.nodes, **unreadable_nodes}, occupancy)
     snapshot = VolumeSnapshot(cluster, described, tuple(replicas), schedules_by_uuid, space, condition, created=created)
     return volumes.decide_volume(snapshot, NOW)
@@ -335,17 +331,12 @@ def test_a_disk_that_two_nodes_list_is_used_only_on_its_disk_schedule_s_node(pla
     assert object_writes(settled) == TO_A
 
 
-def test_a_new_replica_leaves_the_room_of_replicas_and_copies_without_requests() -> None:
-    """Granted before one that runs, it would leave that without space."""
-    old = lh.Replica("z", "other", 60, "b", "B", healthy_at=NOW)
-    both = [schedule("a", x=(40, grant(40))), schedule("b")]
-    assert object_writes(decide([replica_on("")], both, others=(old,))) == TO_A
-    requested = [schedule("a", x=(40, grant(40))), schedule("b", z=(30, None))]
-    assert object_writes(decide([replica_on("")], requested, others=(replace(old, size=30),)))[0] == TO_B[0]
-    deleted = replace(old, deleting=True)
-    assert object_writes(decide([replica_on("")], both, others=(deleted,)))[0] == TO_B[0]
-    image = lh.BackingImage("i", disks=("B",), real_size=60)
-    assert object_writes(decide([replica_on("")], both, images=(image,)))[0] == TO_A[0]
+def test_a_disk_that_moved_is_not_used_on_a_node_that_its_disk_schedule_does_not_name_yet() -> None:
+    moved = replace(node("a").disks[0], name="moved")
+    nodes = {"a": replace(node("a"), allow_scheduling=False)}
+    nodes["b"] = replace(node("b"), disks=(*node("b").disks, moved))
+    decision = decide([replica_on("")], [schedule("a"), schedule("b", x=(20, None))], nodes=nodes)
+    assert object_writes(decision) == TO_B
 
 
 def test_only_a_deleted_replica_is_released_and_its_finalizer_is_removed_last() -> None:
@@ -380,16 +371,6 @@ def decide_image(
     return backing_images.decide_image(
         ImageSnapshot(image, schedules_by_uuid, nodes, frozenset(needed), tuple(candidates), space)
     )
-
-
-def test_a_new_copy_leaves_room_for_replicas_without_requests() -> None:
-    """Their requests follow, and might be granted after that of the copy."""
-    schedules = {"A": schedule("a"), "B": schedule("b")}
-    nodes: dict[str, NodeLookup] = {name: node(name) for name in "ab"}
-    old = lh.Replica("r", "v", 51, "a", "A", healthy_at=NOW)
-    space = disk_spaces(schedules, nodes, occupancy_by_disk([old], {}, []))
-    decision = backing_images.decide_image(ImageSnapshot(image(), schedules, nodes, frozenset(), ("A", "B"), space))
-    assert ChangeCopies("i", ("B",)) in decision.writes
 
 
 def image_schedule(name: str, *entry: Any) -> ds.DiskSchedule:
