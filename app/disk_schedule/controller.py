@@ -19,8 +19,7 @@ import prometheus_client
 import structlog
 from prometheus_client.core import Metric
 
-from app.disk_schedule.informer import Informer, Version
-from app.disk_schedule.watches import ControllerCache
+from app.disk_schedule.watches import ControllerCache, Informer, Version
 from app.disk_schedule.writer import ObjectWriter, ReadObjects
 from app.kube.resources import DISK_SCHEDULES
 from app.runtime.event_recorder import EventRecorder
@@ -53,7 +52,7 @@ def _cache_metrics(cache: ControllerCache, now: float) -> Iterable[Metric]:
     """Returns the metrics that are read from the cached DiskSchedules during the scrape, on the event loop that owns the
     cache.
     """
-    schedules = cache.schedules.readable().values()
+    schedules = cache.schedules.readable.values()
     counts: Counter[tuple[RequestKind, str]] = Counter()
     for schedule in schedules:
         for kind in RequestKind:
@@ -267,7 +266,7 @@ class OrphanController(Controller):
         self.cache.schedules.subscribe(self._on_schedule_change)
 
     def all_keys(self) -> Iterable[str]:
-        return sorted(key for each in self.cache.schedules.readable().values() for key in self._orphan_keys(each))
+        return sorted(key for each in self.cache.schedules.readable.values() for key in self._orphan_keys(each))
 
     def _on_object_change(self, kind: RequestKind, name: str, _before: object, after: object) -> None:
         if after is None and self._running:
@@ -292,13 +291,9 @@ class OrphanController(Controller):
         """Withdraws the requests of an object that does not exist, or waits for the object."""
         value, name = key.split("/")
         kind = RequestKind(value)
-        schedules = self.cache.schedules.all()
+        schedules = dict(self.cache.schedules.readable)
         disks = sorted(
-            uuid
-            for uuid, each in schedules.items()
-            if isinstance(each.value, DiskSchedule)
-            and name in each.value.spec.requests(kind)
-            and not each.value.keeps_requests
+            uuid for uuid, each in schedules.items() if name in each.spec.requests(kind) and not each.keeps_requests
         )
         if self._objects[kind].get(name) is None and disks:
             if (wait := self._orphans.remaining_wait(key)) > 0:

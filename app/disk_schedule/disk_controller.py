@@ -15,8 +15,7 @@ from typing import Any
 import structlog
 
 from app.disk_schedule.controller import Controller, ControllerContext, over_allocated
-from app.disk_schedule.informer import ImageObject, InformerObject, Version
-from app.disk_schedule.watches import readable
+from app.disk_schedule.watches import ImageObject, InformerObject, Version
 from app.kube.client import ApiError
 from app.kube.resources import DISK_SCHEDULES, LONGHORN_BACKING_IMAGES, LONGHORN_REPLICAS
 from app.runtime.work_queue import Requeue
@@ -42,11 +41,11 @@ class DiskController(Controller):
         self.cache.nodes.subscribe(self._on_node_change)
 
     def all_keys(self) -> Iterable[str]:
-        return self.cache.schedules.all()
+        return self.cache.schedules.readable
 
     async def run(self) -> None:
         """Runs until cancelled; logs every disk that is over-allocated at start."""
-        for schedule in self.cache.schedules.readable().values():
+        for schedule in self.cache.schedules.readable.values():
             self._log_over_allocation(schedule, before=False)
         await super().run()
 
@@ -68,22 +67,19 @@ class DiskController(Controller):
             )
 
     def _on_node_change(self, name: str, _before: object, _after: object) -> None:
-        for uuid in sorted(self.cache.disks.disks_of(name)):
+        for uuid in sorted(self.cache.disks.disks_of[name]):
             self.enqueue(uuid)
 
     async def reconcile(self, key: str) -> Requeue | None:
         """Reconciles one DiskSchedule; one that cannot be read is left alone."""
         cached = self.cache.schedules.get(key)
-        if cached is None or isinstance(cached.value, Fault):
-            return None
-        await self.reconcile_schedule(cached, cached.value)
+        if cached is not None and not isinstance(cached.value, Fault):
+            await self.reconcile_schedule(cached, cached.value)
         return None
 
     @abstractmethod
     async def reconcile_schedule(self, cached: InformerObject[DiskSchedule], schedule: DiskSchedule) -> None:
-        """Writes what a DiskSchedule needs. `schedule` is the value of `cached`. Raises an ApiError if a write failed;
-        `conflict` if the object changed meanwhile.
-        """
+        """Writes what a DiskSchedule, the value of `cached`, needs."""
 
 
 class Allocator(DiskController):
@@ -177,7 +173,7 @@ class Mirror(DiskController):
     def _enqueue_disks_of_unreadable(self, kind: RequestKind, name: str, before: object) -> None:
         if isinstance(before, Fault):
             # Its own disks were not known; the DiskSchedules that name it are.
-            for uuid, schedule in self.cache.schedules.readable().items():
+            for uuid, schedule in self.cache.schedules.readable.items():
                 if name in schedule.spec.requests(kind):
                     self.enqueue(uuid)
 
@@ -188,14 +184,14 @@ class Mirror(DiskController):
             if FINALIZER in schedule.finalizers:
                 await self.writer.remove_finalizer(DISK_SCHEDULES, cached.raw)
             return
-        images = [each.image for each in self.cache.images.readable().values()]
-        objects = [self.cache.replicas.value(name) for name in self._replicas_on_disk.get(schedule.name, ())]
-        replicas = [each for each in objects if isinstance(each, Replica)]
+        images = [each.image for each in self.cache.images.readable.values()]
+        on_disk = self._replicas_on_disk.get(schedule.name, ())
+        replicas = [self.cache.replicas.readable[name] for name in on_disk if name in self.cache.replicas.readable]
         spec = decisions.mirror_spec(schedule, replicas, images)
         # Unreadable objects are assumed to keep their places and sizes.
         unreadable = {
-            RequestKind.REPLICA: self.cache.replicas.unreadable(),
-            RequestKind.BACKING_IMAGE: self.cache.images.unreadable(),
+            RequestKind.REPLICA: self.cache.replicas.unreadable,
+            RequestKind.BACKING_IMAGE: self.cache.images.unreadable,
         }
         kept = {kind: unreadable[kind].keys() & schedule.spec.requests(kind).keys() for kind in RequestKind}
         spec = spec.with_requests(
@@ -245,21 +241,21 @@ class NodeController(Controller):
     async def reconcile(self, key: str) -> Requeue | None:
         """Carries out the changes; after a conflict, the key is requeued."""
         del key
-        cached = self.cache.schedules.all()
-        nodes = self.cache.nodes
-        outcome = decisions.sync_disks(nodes.readable().values(), readable(cached), nodes.unreadable().keys())
+        schedules, nodes = self.cache.schedules, self.cache.nodes
+        outcome = decisions.sync_disks(nodes.readable.values(), schedules.readable, nodes.unreadable)
+        decided_from = {each.name: each.raw for each in schedules.values()}
         for problem in outcome.problems:
             if problem not in self._logged_problems:
                 log.warning("a disk cannot have a DiskSchedule of its own", problem=problem)
         self._logged_problems = outcome.problems
         # An object that cannot be read exists, too.
         changes = [
-            each for each in outcome.changes if not isinstance(each, decisions.Create) or each.uuid not in cached
+            each for each in outcome.changes if not isinstance(each, decisions.Create) or each.uuid not in decided_from
         ]
         creations = {each.uuid for each in changes if isinstance(each, decisions.Create)}
         for uuid in self._predecessors.keys() - creations:
-            schedule = self.cache.schedules.value(uuid)
-            if not (isinstance(schedule, DiskSchedule) and schedule.deleting):
+            schedule = schedules.readable.get(uuid)
+            if schedule is None or not schedule.deleting:
                 # Its disk is gone, or another process has created the successor.
                 del self._predecessors[uuid]
         occupancy: Mapping[str, DiskOccupancy] = {}
@@ -269,7 +265,7 @@ class NodeController(Controller):
             images = [convert.backing_image_copies(raw) for raw in await self.writer.list_all(LONGHORN_BACKING_IMAGES)]
             occupancy = occupancy_by_disk(
                 [each for each in replicas if not isinstance(each, Fault)],
-                {name: each.volume for name, each in self.cache.volumes.readable().items()},
+                {name: each.volume for name, each in self.cache.volumes.readable.items()},
                 [each for each in images if not isinstance(each, Fault)],
             )
         conflict = False
@@ -278,7 +274,7 @@ class NodeController(Controller):
                 if isinstance(change, decisions.Create):
                     await self._create(change, occupancy.get(change.uuid, NO_OCCUPANTS))
                 else:
-                    await self._write(change, cached)
+                    await self._write(change, decided_from[change.schedule.name])
             except ApiError as error:
                 if not error.conflict and not error.not_found:
                     raise
@@ -294,12 +290,7 @@ class NodeController(Controller):
             self.context.record_event("DiskSchedule", raw, "Created", message)
         log.info("DiskSchedule created", disk=create.disk, node=create.node, uuid=create.uuid, requests=requests)
 
-    async def _write(
-        self,
-        change: decisions.UpdateSpec | decisions.Delete | decisions.Recreate,
-        cached: dict[str, InformerObject[DiskSchedule]],
-    ) -> None:
-        raw = cached[change.schedule.name].raw
+    async def _write(self, change: decisions.UpdateSpec | decisions.Delete | decisions.Recreate, raw: bytes) -> None:
         match change:
             case decisions.UpdateSpec(schedule, disk, node):
                 spec = replace(schedule.spec, disk=disk, node=node)

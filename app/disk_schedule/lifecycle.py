@@ -137,9 +137,7 @@ async def refusal(client: KubeClient, namespace: str, *, mirror: bool) -> str:
 
 log = structlog.get_logger("controllers")
 
-LEASE = "longhorn-disk-schedule"
-_COMPONENT = "longhorn-disk-schedule"
-ORPHAN_SECONDS = 300.0
+LEASE = "longhorn-disk-schedule"  # and the component that records Events
 _ALLOCATING = (NodeController, Allocator, VolumeController, ReplicaController, ImageController, OrphanController)
 _OBSERVING = (NodeController, Mirror)
 
@@ -150,7 +148,7 @@ class ControllerOptions(Struct, frozen=True):
     namespace: str  # Longhorn's namespace
     mirror: bool  # record what Longhorn allocates by itself, and decide nothing
     stale_after: float  # seconds without a message from the API server about some kind after which nothing is decided
-    orphans_after: float = ORPHAN_SECONDS  # see `ControllerContext`
+    orphans_after: float = 300.0  # see `ControllerContext`
 
 
 class ProcessOptions(Struct, frozen=True):
@@ -190,7 +188,7 @@ class DiskScheduleLifecycle(leader_loop.Program):
         self._obstacles = ObstacleWatch(
             client, options.namespace, timing, options.stale_after, obstacles(mirror=options.mirror)
         )
-        self._recorder = EventRecorder(client, _COMPONENT, timing.clock, now, lambda: not self.refusal)
+        self._recorder = EventRecorder(client, LEASE, timing.clock, now, lambda: not self.refusal)
         context = ControllerContext(
             options.namespace,
             self.watches,

@@ -3,11 +3,11 @@ volume's condition DiskAllocation; `ReplicaController` releases what a replica h
 reconciles where copies of a backing image are made, and requests for their space.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
-from app.disk_schedule import watches, writer
+from app.disk_schedule import writer
 from app.disk_schedule.controller import Controller
-from app.disk_schedule.informer import ImageObject, InformerObject, Version, VolumeObject, condition_of
+from app.disk_schedule.watches import ImageObject, InformerObject, Version, VolumeObject, condition_of
 from app.kube.resources import LONGHORN_BACKING_IMAGES, LONGHORN_REPLICAS, LONGHORN_VOLUMES
 from app.runtime.work_queue import Requeue
 from scheduler_core import errors
@@ -15,7 +15,6 @@ from scheduler_core.convert import disk_schedule as convert
 from scheduler_core.convert.wire_types import header
 from scheduler_core.disk_schedule import backing_images, writes as disk_writes
 from scheduler_core.disk_schedule.volumes import VolumeDecision, VolumeSnapshot, condition_writes, decide_volume
-from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.model.disk_schedule import BackingImageCopies, DiskSchedule, Fault, RequestKind
 from scheduler_core.model.kube import Condition
 from scheduler_core.model.longhorn import Disk, Node, Replica
@@ -43,7 +42,7 @@ class VolumeController(Controller):
         self.cache.images.subscribe(self._on_image_change)
 
     def all_keys(self) -> Iterable[str]:
-        return self.cache.volumes.all()
+        return (*self.cache.volumes.readable, *self.cache.volumes.unreadable)
 
     def _on_volume_change(self, name: str, _before: Version[VolumeObject], after: Version[VolumeObject]) -> None:
         if after is not None:
@@ -51,7 +50,7 @@ class VolumeController(Controller):
 
     def _on_replica_change(self, name: str, before: Version[Replica], after: Version[Replica]) -> None:
         if isinstance(after, Fault):
-            self.enqueue(self.cache.disks.volume_of(name))
+            self.enqueue(self.cache.disks.volume_of_replica.get(name, ""))
         if isinstance(before, Replica):
             self.enqueue(before.volume)
         if isinstance(after, Replica):
@@ -60,19 +59,17 @@ class VolumeController(Controller):
     def _on_schedule_change(self, _name: str, before: Version[DiskSchedule], after: Version[DiskSchedule]) -> None:
         old_allocations = before.status.replicas if isinstance(before, DiskSchedule) else {}
         new_allocations = after.status.replicas if isinstance(after, DiskSchedule) else {}
-        moved = (
-            isinstance(before, DiskSchedule) and isinstance(after, DiskSchedule) and before.spec.node != after.spec.node
-        )
-        gone = {disk_writes.gone_disk(each) for each in (before, after) if isinstance(each, DiskSchedule)}
         names = disk_writes.changed_names(old_allocations, new_allocations)
-        for name in sorted(names | (new_allocations.keys() if moved or len(gone) > 1 else set())):
-            replica = self.cache.replicas.value(name)
-            if isinstance(replica, Replica):
-                self.enqueue(replica.volume)
+        places = {
+            (each.spec.node, disk_writes.gone_disk(each)) for each in (before, after) if isinstance(each, DiskSchedule)
+        }
+        for name in sorted(names | new_allocations.keys() if len(places) > 1 else names):
+            if name in self.cache.replicas.readable:
+                self.enqueue(self.cache.replicas.readable[name].volume)
 
     def _on_image_change(self, name: str, before: Version[ImageObject], after: Version[ImageObject]) -> None:
         if _image_size(before) != _image_size(after):
-            for volume in sorted(self.cache.disks.volumes_of(name)):
+            for volume in sorted(self.cache.disks.volumes_of[name]):
                 self.enqueue(volume)
 
     async def reconcile(self, key: str) -> Requeue | None:
@@ -85,19 +82,19 @@ class VolumeController(Controller):
         cached = self.cache.volumes.get(key)
         if cached is None:
             return None
-        schedules = self.cache.schedules.all()
-        known = (self.cache.replicas.get(name) for name in sorted(self.cache.disks.replicas_of(key)))
+        schedules = dict(self.cache.schedules.readable)
+        known = (self.cache.replicas.get(name) for name in sorted(self.cache.disks.replicas_of[key]))
         replicas = [each for each in known if each is not None]
         decision, read_objects = self._decide(schedules, cached, replicas)
-        disks_to_leave = _disks_to_leave(decision.writes, _places(replicas), watches.readable(schedules))
+        disks_to_leave = _disks_to_leave(decision.writes, _places(replicas), schedules)
         if disks_to_leave or _needs_reading(decision.writes):
             for uuid in disks_to_leave:
                 await self.writer.read_schedule(uuid)
-            schedules = self.cache.schedules.all()
+            schedules = dict(self.cache.schedules.readable)
             raw = await self.writer.read(LONGHORN_VOLUMES, key)
             if raw is None:
                 return None
-            raw_replicas = await self.writer.list_replicas(key, self.cache.disks.replicas_of(key))
+            raw_replicas = await self.writer.list_replicas(key, self.cache.disks.replicas_of[key])
             replicas = [self.cache.replicas.object_of(raw_replica) for raw_replica in raw_replicas.values()]
             decision, read_objects = self._decide(schedules, self.cache.volumes.object_of(raw), replicas)
         assignments = [
@@ -118,19 +115,17 @@ class VolumeController(Controller):
     ) -> None:
         """Records what a person must know of a decision that was carried out."""
         # `places` are the UUIDs of the replicas' disks before.
+        earlier = before.reason if before else ""
         for write in writes:
             match write:
                 case disk_writes.SetVolumeCondition(condition):
-                    unchanged = before is not None and before.reason == condition.reason
-                    expected = before is None or before.reason in {"", disk_writes.ALLOCATION_PENDING}
                     # A volume that is allocated at once gets no Event: its condition, and the Events of the disks, say so.
-                    if condition.status == "True" and not expected:
+                    if condition.status == "True" and earlier not in {"", disk_writes.ALLOCATION_PENDING}:
                         self.context.record_event("Volume", raw, "Allocated", "every replica holds its bytes")
-                    elif (
-                        condition.status != "True"
-                        and condition.reason != disk_writes.ALLOCATION_PENDING
-                        and not unchanged
-                    ):
+                    elif condition.status != "True" and condition.reason not in {
+                        earlier,
+                        disk_writes.ALLOCATION_PENDING,
+                    }:
                         self.context.record_event("Volume", raw, condition.reason, condition.message, normal=False)
                 case disk_writes.AssignReplica(replica, node, disk) if places.get(replica):
                     target = f"moves to disk {disk} on node {node}" if disk else "has no place now"
@@ -141,7 +136,7 @@ class VolumeController(Controller):
 
     def _decide(
         self,
-        cached_schedules: dict[str, InformerObject[DiskSchedule]],
+        schedules: dict[str, DiskSchedule],
         volume_object: InformerObject[VolumeObject],
         replica_objects: Iterable[InformerObject[Replica]],
     ) -> tuple[VolumeDecision, writer.ReadObjects]:
@@ -149,17 +144,22 @@ class VolumeController(Controller):
         volume = volume_object.value
         replicas = {each.name: each.value for each in replica_objects}
         objects = {(RequestKind.REPLICA, each.name): each.raw for each in replica_objects}
-        read_objects = writer.ReadObjects(dict(cached_schedules), raw, objects)
+        read_objects = writer.ReadObjects(dict(schedules), raw, objects)
         problem = _problem(volume, replicas)
         if isinstance(volume, Fault) or problem:
             wanted = disk_writes.unallocated_condition(disk_writes.UNREADABLE, problem)
             reported = condition_writes(condition_of(raw), wanted, self.context.timestamp)
             return VolumeDecision(reported), read_objects
         readable_replicas = tuple(each for each in replicas.values() if isinstance(each, Replica))
-        schedules = watches.readable(cached_schedules)
         disks_without_schedule = {each.disk_id for each in readable_replicas if each.disk_id} - schedules.keys()
-        requested = {name: self.cache.disks.disks_requesting(name) & schedules.keys() for name in replicas}
-        cluster = _with_current_nodes(self.cache.cluster(), self.cache.nodes.all().values(), disks_without_schedule)
+        requested = {name: self.cache.disks.disks_requesting[name] & schedules.keys() for name in replicas}
+        cluster = self.cache.cluster()
+        if disks_without_schedule:
+            # A replica's place is given up only if no node lists its disk. Whether a node that cannot be read does is not known, so it is
+            # closed and lists them all.
+            listed = tuple(Disk("", uuid=uuid) for uuid in sorted(disks_without_schedule))
+            closed = (Node(name, disks=listed) for name in self.cache.nodes.unreadable)
+            cluster = cluster.with_nodes((*self.cache.nodes.readable.values(), *closed))
         image = self.cache.images.value(volume.volume.backing_image)
         snapshot = VolumeSnapshot(
             cluster,
@@ -182,12 +182,14 @@ def _places(replicas: Iterable[InformerObject[Replica]]) -> dict[str, str]:
 def _disks_to_leave(
     writes: Iterable[disk_writes.Write], places: Mapping[str, str], schedules: Mapping[str, DiskSchedule]
 ) -> set[str]:
-    leaving = {
-        each.replica: places.get(each.replica, "") for each in writes if isinstance(each, disk_writes.AssignReplica)
-    }
-    allocations = [
-        (uuid, schedules[uuid].status.replicas.get(name)) for name, uuid in leaving.items() if uuid in schedules
+    leaving = [
+        each.replica for each in writes if isinstance(each, disk_writes.AssignReplica) and each.replica in places
     ]
+    allocations = (
+        (places[name], schedules[places[name]].status.replicas.get(name))
+        for name in leaving
+        if places[name] in schedules
+    )
     return {uuid for uuid, allocation in allocations if allocation is not None and allocation.size}
 
 
@@ -210,17 +212,6 @@ def _needs_reading(writes: Iterable[disk_writes.Write]) -> bool:
             case _:
                 return True
     return False
-
-
-def _with_current_nodes(cluster: Cluster, nodes: Iterable[InformerObject[Node]], disks: Collection[str]) -> Cluster:
-    if not disks:
-        return cluster
-    # A replica's place is given up only if no node lists its disk. Whether a node that cannot be read does is not known, so it is closed
-    # and lists them all.
-    listed = tuple(Disk("", uuid=uuid) for uuid in sorted(disks))
-    return cluster.with_nodes(
-        Node(each.name, disks=listed) if isinstance(each.value, Fault) else each.value for each in nodes
-    )
 
 
 def _image_size(image: ImageObject | Fault | None) -> int | Fault | None:
@@ -247,8 +238,8 @@ class ReplicaController(Controller):
 
     def all_keys(self) -> Iterable[str]:
         """Returns the names of replicas that are being deleted, or may be because they cannot be read."""
-        replicas = self.cache.replicas.all()
-        return sorted(name for name, each in replicas.items() if isinstance(each.value, Fault) or each.value.deleting)
+        replicas = self.cache.replicas
+        return sorted({*replicas.unreadable, *(name for name, each in replicas.readable.items() if each.deleting)})
 
     def _on_replica_change(self, name: str, _before: Version[Replica], after: Version[Replica]) -> None:
         if isinstance(after, Fault) or (after is not None and after.deleting):
@@ -256,16 +247,16 @@ class ReplicaController(Controller):
 
     async def reconcile(self, key: str) -> Requeue | None:
         """Withdraws the requests for a replica that is being deleted, then removes its finalizer."""
-        cached_schedules = self.cache.schedules.all()
+        schedules = dict(self.cache.schedules.readable)
         raw = await self.writer.read(LONGHORN_REPLICAS, key)
         if raw is not None:
             replica = self.cache.replicas.object_of(raw).value
             if isinstance(replica, Fault):
                 # It still shows whether it is being deleted.
                 replica = replace(Replica(key, ""), deleting=header(raw).deleting)
-            writes = disk_writes.release_replica(replica, watches.readable(cached_schedules))
+            writes = disk_writes.release_replica(replica, schedules)
             await self.writer.write_all(
-                writes, writer.ReadObjects(cached_schedules, objects={(RequestKind.REPLICA, key): raw})
+                writes, writer.ReadObjects(schedules, objects={(RequestKind.REPLICA, key): raw})
             )
         return None
 
@@ -288,7 +279,7 @@ class ImageController(Controller):
         self.cache.volumes.subscribe(self._on_volume_change)
 
     def all_keys(self) -> Iterable[str]:
-        return self.cache.images.all()
+        return (*self.cache.images.readable, *self.cache.images.unreadable)
 
     def _on_image_change(self, name: str, _before: object, _after: object) -> None:
         self.enqueue(name)
@@ -304,9 +295,8 @@ class ImageController(Controller):
         replica = after if isinstance(after, Replica) else before
         if not isinstance(replica, Replica) or len(disks) == 1:
             return
-        volume = self.cache.volumes.value(replica.volume)
-        if volume is not None and not isinstance(volume, Fault):
-            self.enqueue(volume.volume.backing_image)
+        if replica.volume in self.cache.disks.volumes:
+            self.enqueue(self.cache.disks.volumes[replica.volume].backing_image)
 
     def _on_volume_change(self, _name: str, before: Version[VolumeObject], after: Version[VolumeObject]) -> None:
         old, new = (each.volume.backing_image if isinstance(each, VolumeObject) else "" for each in (before, after))
@@ -316,13 +306,13 @@ class ImageController(Controller):
 
     async def reconcile(self, key: str) -> Requeue | None:
         """Reads the DiskSchedules, then the image, decides, and writes."""
-        cached_schedules = self.cache.schedules.all()
+        schedules = dict(self.cache.schedules.readable)
         raw = await self.writer.read(LONGHORN_BACKING_IMAGES, key)
         if raw is None:
             return None
-        snapshot = self._snapshot(raw, key, watches.readable(cached_schedules))
+        snapshot = self._snapshot(raw, key, schedules)
         decision = backing_images.decide_image(snapshot)
-        read_objects = writer.ReadObjects(cached_schedules, objects={(RequestKind.BACKING_IMAGE, key): raw})
+        read_objects = writer.ReadObjects(schedules, objects={(RequestKind.BACKING_IMAGE, key): raw})
         await self.writer.write_all(decision.writes, read_objects)
         if decision.shortage:
             self.context.record_event("BackingImage", raw, disk_writes.NO_DISK, decision.shortage, normal=False)
@@ -339,16 +329,16 @@ class ImageController(Controller):
         faults = (image,) if isinstance(image, Fault) else image.copies.faults
         if isinstance(image, Fault) or faults:
             raise UnreadableError(f"backing image {name} cannot be read: {'; '.join(map(str, faults))}")
-        users = sorted(self.cache.disks.volumes_of(name))
-        volumes = [each.volume for user in users if isinstance(each := self.cache.volumes.value(user), VolumeObject)]
-        replicas = [self.cache.replicas.value(each) for user in users for each in self.cache.disks.replicas_of(user)]
-        placed = [each for each in replicas if isinstance(each, Replica)]
-        space = self.cache.disks.space()
+        disks = self.cache.disks
+        users = sorted(disks.volumes_of[name])
+        volumes = [disks.volumes[user] for user in users if user in disks.volumes]
+        replicas = [replica for user in users for replica in disks.replicas_by_volume.get(user, ())]
+        space = disks.space()
         return backing_images.ImageSnapshot(
             image.copies,
             schedules,
-            nodes={each.name: each.value for each in self.cache.nodes.all().values()},
-            needed_disks=backing_images.disks_that_need_image(volumes, placed, name),
+            nodes={**self.cache.nodes.readable, **self.cache.nodes.unreadable},
+            needed_disks=backing_images.disks_that_need_image(volumes, replicas, name),
             candidates=backing_images.candidate_disks(self.cache.cluster(), space, image.image),
             space=space,
         )

@@ -3,38 +3,198 @@
 Data flow: an event of a Replica, Volume, BackingImage, DiskSchedule or Longhorn node marks the disks that it concerns;
 `space` and `occupancy` compute the marked disks again. So a decision costs what has changed since the last one, not
 what exists.
+
+There is an `Informer` per kind. An object that cannot be read is kept as a `Fault`, so that its name and its problem are known.
+DiskSchedules, Volumes and Replicas are kept together with the bytes they were read from, because every write is based on them.
 """
 
+import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import datetime
-from typing import TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
-from app.disk_schedule.informer import (
-    ImageObject,
-    Informer,
-    InformerObject,
-    Version,
-    VolumeObject,
-    read_image,
-    read_volume,
-    volume_label,
-)
+import msgspec
+
 from app.kube import resources
 from app.kube.client import KubeClient
-from app.kube.reflector import Timing
-from app.kube.store import Store, Watch
-from scheduler_core.convert import disk_schedule, kube, snapshot_kinds as kinds
+from app.kube.reflector import Key, Timing
+from app.kube.store import Objects, Store, Watch
+from scheduler_core import errors
+from scheduler_core.convert import disk_schedule as convert, kube, snapshot_kinds as kinds, wire_types
 from scheduler_core.disk_schedule.disk_space import DiskSpaces, disk_space
 from scheduler_core.disk_schedule.occupancy import DiskOccupancy, Occupant, image_occupants, replica_occupant
+from scheduler_core.disk_schedule.writes import DISK_ALLOCATION
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.settings import Settings
-from scheduler_core.model.disk_schedule import DiskSchedule, DiskScheduleSpec, Fault, RequestKind
-from scheduler_core.model.longhorn import Node, Replica, Volume
+from scheduler_core.model.disk_schedule import BackingImageCopies, DiskSchedule, DiskScheduleSpec, Fault, RequestKind
+from scheduler_core.model.kube import Condition
+from scheduler_core.model.longhorn import BackingImage, Replica, Volume
 from scheduler_core.model.snapshot import Snapshot
-from scheduler_core.structs import replace
+from scheduler_core.structs import Struct, replace
 
 _Value = TypeVar("_Value")
+
+
+class InformerObject(Struct, Generic[_Value], frozen=True):
+    """An object at one version."""
+
+    name: str  # the object's name
+    version: str  # its resourceVersion
+    value: _Value | Fault  # what it says, or why it cannot be read
+    # The bytes it was read from, without managedFields; empty for kinds that are not written from this cache.
+    raw: bytes = b""
+
+
+class VolumeObject(Struct, frozen=True):
+    """A volume and its condition DiskAllocation."""
+
+    volume: Volume
+    condition: Condition | None
+
+
+class ImageObject(Struct, frozen=True):
+    """A backing image in two forms: for placement, and for its controller."""
+
+    image: BackingImage
+    copies: BackingImageCopies
+
+
+Version: TypeAlias = _Value | Fault | None
+"""The value of an object before or after a change; None if there is no object."""
+
+
+class Informer(Objects[InformerObject[_Value]]):
+    """The objects of one kind, at the newest version that this process knows. `revision` grows with every change. A
+    handler gets a name, and the values before and after: they differ, or an object that cannot be read has another version.
+    `readable` and `unreadable` are the values by name; they change while the caller awaits.
+
+    Args:
+        read: returns what an object says; may raise an ObjectError
+        keep: whether the bytes are stored, too
+    """
+
+    def __init__(self, read: Callable[[bytes | msgspec.Raw], _Value | Fault], *, keep: bool = False) -> None:
+        super().__init__()
+        self.revision = 0
+        self.readable: dict[str, _Value] = {}
+        self.unreadable: dict[str, Fault] = {}
+        self._read = read
+        self._keep = keep
+        self._waiting: dict[Key, asyncio.Event] = {}
+
+    def value(self, name: str) -> Version[_Value]:
+        cached = self.get(name)
+        return None if cached is None else cached.value
+
+    def decode(self, raw: bytes | msgspec.Raw) -> tuple[Key, InformerObject[_Value]]:
+        """Reads an object that a watch delivers. It is the cached one if it has this version: mostly this process has
+        written it. Raises an ObjectError if it has no name.
+        """
+        metadata = wire_types.header(raw)
+        cached = self.get(metadata.name)
+        if cached is not None and cached.version == metadata.version != "":
+            return metadata.name, cached
+        return metadata.name, self.object_of(raw)
+
+    def object_of(self, raw: bytes | msgspec.Raw) -> InformerObject[_Value]:
+        """Reads an object; one that cannot be read has a Fault. Raises an ObjectError if it has no name."""
+        metadata = wire_types.header(raw)
+        try:
+            value = self._read(raw)
+        except errors.ObjectError as error:
+            value = Fault(error.field, error.problem)
+        return InformerObject(metadata.name, metadata.version, value, _body(raw) if self._keep else b"")
+
+    def change(self, key: Key, value: InformerObject[_Value] | None) -> None:
+        """Replaces or removes one object; called by the reflector. An event that is older than the response to a write
+        is ignored.
+        """
+        cached = self.get(key)
+        if value is None or cached is None or not _is_newer(cached.version, value.version):
+            super().change(key, value)
+
+    def store(self, raw: bytes) -> InformerObject[_Value]:
+        """Stores an object that was just read or written, before the watch delivers it. A newer version stays, and an
+        object that was deleted meanwhile stays deleted.
+        """
+        written = self.object_of(raw)
+        cached = self.get(written.name)
+        if cached is not None and _is_newer(written.version, cached.version):
+            self._set(written.name, written)
+        return written
+
+    async def wait_for_other_version(self, name: str, version: str, seconds: float) -> bool:
+        """Waits at most `seconds` until the version of a cached object is not `version`; returns whether it came. A
+        removal counts as a different version.
+
+        After a conflict there is another version, and the watch is about to deliver it.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while (cached := self.get(name)) is not None and cached.version == version:
+                    await self._waiting.setdefault(name, asyncio.Event()).wait()
+        cached = self.get(name)
+        return cached is None or cached.version != version
+
+    def _notify(self, key: Key, before: InformerObject[_Value] | None, after: InformerObject[_Value] | None) -> None:
+        waiting = self._waiting.pop(key, None)
+        if waiting is not None:
+            waiting.set()
+        old_value = before.value if before else None
+        new_value = after.value if after else None
+        name = str(key)
+        if isinstance(new_value, Fault):
+            self.unreadable[name] = new_value
+            self.readable.pop(name, None)
+        elif new_value is not None:
+            self.readable[name] = new_value
+            self.unreadable.pop(name, None)
+        else:
+            self.readable.pop(name, None)
+            self.unreadable.pop(name, None)
+        # An object that cannot be read may have changed although its Fault is the same: it is being deleted, for example.
+        hidden_change = isinstance(new_value, Fault) and before and after and before.version != after.version
+        if old_value == new_value and not hidden_change:
+            return
+        self.revision += 1
+        for handler in self._handlers:
+            handler(key, old_value, new_value)
+
+
+def _is_newer(version: str, other: str) -> bool:
+    return version.isdigit() and other.isdigit() and int(version) > int(other)
+
+
+def _body(raw: bytes | msgspec.Raw) -> bytes:
+    # They are large and never written back.
+    kept = bytes(raw)
+    if b'"managedFields"' not in kept:
+        return kept
+    body = msgspec.json.decode(kept, type=dict[str, msgspec.Raw])
+    metadata = msgspec.json.decode(body["metadata"], type=dict[str, msgspec.Raw])
+    metadata.pop("managedFields", None)
+    body["metadata"] = msgspec.Raw(msgspec.json.encode(metadata))
+    return msgspec.json.encode(body)
+
+
+def read_volume(raw: bytes | msgspec.Raw) -> VolumeObject:
+    """Reads a volume with its condition. Raises an ObjectError if it cannot be read."""
+    return VolumeObject(kinds.VOLUME.decode(raw), condition_of(raw))
+
+
+def condition_of(raw: bytes | msgspec.Raw) -> Condition | None:
+    return convert.volume_condition(raw, DISK_ALLOCATION)
+
+
+def read_image(raw: bytes | msgspec.Raw) -> ImageObject | Fault:
+    """Reads a backing image in both forms. Raises an ObjectError if it cannot be read."""
+    image = kinds.BACKING_IMAGE.decode(raw)
+    copies = convert.backing_image_copies(raw)
+    return copies if isinstance(copies, Fault) else ImageObject(image, copies)
+
+
 _MAX_AGE = 0.25
 _OPTIONAL = frozenset({resources.LONGHORN_BACKING_IMAGES})
 _HINTS: Mapping[resources.Resource, str] = {
@@ -59,7 +219,7 @@ class ControllerCache(Store):
             self.watch(resource.label, spec)
             return informer
 
-        self.schedules = watch(resources.DISK_SCHEDULES, Informer(disk_schedule.read_disk_schedule, keep=True))
+        self.schedules = watch(resources.DISK_SCHEDULES, Informer(convert.read_disk_schedule, keep=True))
         self.nodes = watch(resources.LONGHORN_NODES, Informer(kinds.LONGHORN_NODE.decode))
         self.volumes = watch(resources.LONGHORN_VOLUMES, Informer(read_volume, keep=True))
         self.replicas = watch(resources.LONGHORN_REPLICAS, Informer(kinds.REPLICA.decode, keep=True))
@@ -68,7 +228,7 @@ class ControllerCache(Store):
         self._engine_images = watch(resources.LONGHORN_ENGINE_IMAGES, Informer(kinds.ENGINE_IMAGE.decode))
         self._instance_managers = watch(resources.LONGHORN_INSTANCE_MANAGERS, Informer(kinds.INSTANCE_MANAGER.decode))
         self._kube_nodes = watch(resources.NODES, Informer(kube.NODE.decode))
-        self.disks = DiskIndex(self.schedules, self.nodes, self.volumes, self.replicas, self.images)
+        self.disks = DiskIndex(self)
         self._now = now
         self._clock = timing.clock
         self._cluster: tuple[tuple[int, ...], float, Cluster] | None = None
@@ -78,7 +238,7 @@ class ControllerCache(Store):
         kinds = self.kinds.items()
         counts = Counter({label: sum(isinstance(each.value, Fault) for each in kind.values()) for label, kind in kinds})
         # The mirror needs its disks only, which can be read. The controller of backing images refuses it.
-        refused = sum(1 for image in self.images.readable().values() if image.copies.faults)
+        refused = sum(1 for image in self.images.readable.values() if image.copies.faults)
         counts[resources.LONGHORN_BACKING_IMAGES.label] += refused
         return counts
 
@@ -99,63 +259,37 @@ class ControllerCache(Store):
             if cached_revisions == revisions or clock - made_at < _MAX_AGE:
                 return replace(cluster, now=self._now())
         snapshot = Snapshot(
-            nodes=self._kube_nodes.readable(),
-            longhorn_nodes=self.nodes.readable(),
-            backing_images={name: value.image for name, value in self.images.readable().items()},
-            engine_images=self._engine_images.readable(),
-            instance_managers=self._instance_managers.readable(),
-            settings=self._settings.readable(),
+            nodes=dict(self._kube_nodes.readable),
+            longhorn_nodes=dict(self.nodes.readable),
+            backing_images={name: value.image for name, value in self.images.readable.items()},
+            engine_images=dict(self._engine_images.readable),
+            instance_managers=dict(self._instance_managers.readable),
+            settings=dict(self._settings.readable),
         )
         cluster = Cluster.of(snapshot, self._now(), Settings.read(snapshot.settings))
-        snapshot = replace(
-            snapshot,
-            replicas=readable(self.replicas.objects),
-            volumes=CachedValues(self.disks.volume, self.volumes.objects.keys),
-        )
-
-        def replicas_of(volume: str) -> tuple[Replica, ...] | None:
-            names = sorted(self.disks.replicas_of(volume))
-            return tuple(each for name in names if isinstance(each := self.replicas.value(name), Replica)) or None
-
-        replicas = CachedValues(replicas_of, lambda: {each.volume for each in self.replicas.readable().values()})
-        cluster = replace(cluster, snapshot=snapshot, replicas_by_volume=replicas)
+        snapshot = replace(snapshot, replicas=self.replicas.readable, volumes=self.disks.volumes)
+        cluster = replace(cluster, snapshot=snapshot, replicas_by_volume=self.disks.replicas_by_volume)
         self._cluster = (revisions, clock, cluster)
         return cluster
 
 
-class CachedValues(Mapping[str, _Value]):
-    """What a cache has now, without copying it.
+class Groups:
+    """Names by group; a group without names does not exist."""
 
-    Args:
-        find: returns a value by name, None if there is none
-        names: returns all names, and perhaps some without a value
-    """
+    def __init__(self) -> None:
+        self._names: defaultdict[str, set[str]] = defaultdict(set)
 
-    def __init__(self, find: Callable[[str], _Value | None], names: Callable[[], Collection[str]]) -> None:
-        self._find = find
-        self._names = names
+    def __getitem__(self, group: str) -> frozenset[str]:
+        return frozenset(self._names.get(group, ()))
 
-    def __getitem__(self, name: str) -> _Value:
-        value = self._find(name)
-        if value is None:
-            raise KeyError(name)
-        return value
-
-    def __iter__(self) -> Iterator[str]:
-        return (name for name in self._names() if self._find(name) is not None)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-
-def readable(objects: Mapping[str, InformerObject[_Value]]) -> CachedValues[_Value]:
-    """What the objects say that can be read."""
-
-    def find(name: str) -> _Value | None:
-        cached = objects.get(name)
-        return None if cached is None or isinstance(cached.value, Fault) else cached.value
-
-    return CachedValues(find, objects.keys)
+    def move(self, name: str, old: str, new: str) -> None:
+        """Moves a name from one group to another, "" for none."""
+        if old in self._names:
+            self._names[old].discard(name)
+            if not self._names[old]:
+                del self._names[old]
+        if new:
+            self._names[new].add(name)
 
 
 class DiskIndex:
@@ -163,36 +297,28 @@ class DiskIndex:
     read any more keeps its last place and size.
     """
 
-    def __init__(
-        self,
-        schedules: Informer[DiskSchedule],
-        nodes: Informer[Node],
-        volumes: Informer[VolumeObject],
-        replicas: Informer[Replica],
-        images: Informer[ImageObject],
-    ) -> None:
-        self._schedules = schedules
-        self._nodes = nodes
-        self._volumes = volumes
-        self._replicas = replicas
+    def __init__(self, cache: ControllerCache) -> None:
+        self._cache = cache
+        self.volumes: dict[str, Volume] = {}
+        self.replicas_by_volume: dict[str, tuple[Replica, ...]] = {}  # those that can be read, ordered by name
+        self.volume_of_replica: dict[str, str] = {}
+        self.replicas_of = Groups()  # by volume
+        self.volumes_of = Groups()  # by backing image
+        self.disks_of = Groups()  # by node
+        self.disks_requesting = Groups()  # by replica
         # By disk, and by kind and name, with the disks.
         self._occupants: dict[RequestKind, defaultdict[str, dict[str, Occupant]]] = {
             kind: defaultdict(dict) for kind in RequestKind
         }
         self._places: dict[tuple[RequestKind, str], Mapping[str, Occupant]] = {}
-        self._volume_of_replica: dict[str, str] = {}
-        self._replicas_of_volume: defaultdict[str, set[str]] = defaultdict(set)
-        self._volumes_of_image: defaultdict[str, set[str]] = defaultdict(set)
-        self._disks_of_node: defaultdict[str, set[str]] = defaultdict(set)
-        self._disks_of_request: defaultdict[str, set[str]] = defaultdict(set)
         self._space = DiskSpaces()
         self._changed: set[str] = set()
         self._handlers: list[Callable[[str], None]] = []
-        replicas.subscribe(self._on_replica_change)
-        volumes.subscribe(self._on_volume_change)
-        images.subscribe(self._on_image_change)
-        schedules.subscribe(self._on_schedule_change)
-        nodes.subscribe(self._on_node_change)
+        cache.replicas.subscribe(self._on_replica_change)
+        cache.volumes.subscribe(self._on_volume_change)
+        cache.images.subscribe(self._on_image_change)
+        cache.schedules.subscribe(self._on_schedule_change)
+        cache.nodes.subscribe(self._on_node_change)
 
     def subscribe(self, handler: Callable[[str], None]) -> None:
         self._handlers.append(handler)
@@ -206,70 +332,59 @@ class DiskIndex:
     def space(self) -> DiskSpaces:
         """What a newcomer can get on each disk now; valid until the caller awaits."""
         for uuid in self._changed:
-            schedule = self._schedules.value(uuid)
-            if isinstance(schedule, DiskSchedule):
-                node = self._nodes.value(schedule.spec.node)
-                self._space.set(uuid, disk_space(schedule, node, self.occupancy(uuid)))
-            else:
-                self._space.set(uuid, None)
+            schedule = self._cache.schedules.readable.get(uuid)
+            node = self._cache.nodes.value(schedule.spec.node) if schedule else None
+            self._space.set(uuid, disk_space(schedule, node, self.occupancy(uuid)) if schedule else None)
         self._changed.clear()
         return self._space
 
-    def replicas_of(self, volume: str) -> frozenset[str]:
-        return frozenset(self._replicas_of_volume.get(volume, ()))
-
-    def volume_of(self, replica: str) -> str:
-        return self._volume_of_replica.get(replica, "")
-
-    def volumes_of(self, image: str) -> frozenset[str]:
-        return frozenset(self._volumes_of_image.get(image, ()))
-
-    def disks_requesting(self, replica: str) -> frozenset[str]:
-        return frozenset(self._disks_of_request.get(replica, ()))
-
-    def disks_of(self, node: str) -> frozenset[str]:
-        return frozenset(self._disks_of_node.get(node, ()))
-
     def assume(self, replica: str, uuid: str) -> None:
         """Counts a replica on the disk that it will be placed on, until `refresh` or its next event."""
-        value = self._replicas.value(replica)
-        if isinstance(value, Replica):
-            volume = self.volume(value.volume)
+        value = self._cache.replicas.readable.get(replica)
+        if value is not None:
+            volume = self.volumes.get(value.volume)
             size = value.size or (volume.size if volume else 0)
             newcomer = Occupant(size, has_data=False, backing_image=_image_of(volume))
             self._occupy(RequestKind.REPLICA, replica, {uuid: newcomer})
 
     def refresh(self, replica: str) -> None:
         """Counts a replica where the cache says it is."""
-        value = self._replicas.value(replica)
+        value = self._cache.replicas.value(replica)
         if not isinstance(value, Fault):
-            occupant = None if value is None else replica_occupant(value, self.volume(value.volume))
+            occupant = None if value is None else replica_occupant(value, self.volumes.get(value.volume))
             self._occupy(RequestKind.REPLICA, replica, {value.disk_id: occupant} if value and occupant else {})
 
-    def volume(self, name: str) -> Volume | None:
-        value = self._volumes.value(name)
-        return value.volume if isinstance(value, VolumeObject) else None
-
     def _on_replica_change(self, name: str, _before: object, after: Version[Replica]) -> None:
-        if isinstance(after, Fault):
-            cached = self._replicas.get(name)
-            self._set_volume(name, volume_label(cached.raw) if cached else "")
-            return
-        self._set_volume(name, after.volume if after is not None else "")
+        volume = ""
+        if isinstance(after, Replica):
+            volume = after.volume
+        elif (cached := self._cache.replicas.get(name)) is not None:
+            # The label still says which volume an unreadable replica belongs to.
+            with suppress(errors.ObjectError):
+                volume = convert.VOLUME_OF_REPLICA.decode(cached.raw)
+        old = self.volume_of_replica.pop(name, "")
+        self.replicas_of.move(name, old, volume)
+        if volume:
+            self.volume_of_replica[name] = volume
+        for each in {old, volume} - {""}:
+            readable = self._cache.replicas.readable
+            replicas = tuple(readable[replica] for replica in sorted(self.replicas_of[each]) if replica in readable)
+            if replicas:
+                self.replicas_by_volume[each] = replicas
+            else:
+                self.replicas_by_volume.pop(each, None)
         self.refresh(name)
 
-    def _set_volume(self, replica: str, volume: str) -> None:
-        old = self._volume_of_replica.pop(replica, "")
-        _move(self._replicas_of_volume, replica, old, volume)
-        if volume:
-            self._volume_of_replica[replica] = volume
-
-    def _on_volume_change(self, name: str, before: Version[VolumeObject], after: Version[VolumeObject]) -> None:
-        old = before.volume if isinstance(before, VolumeObject) else None
+    def _on_volume_change(self, name: str, _before: object, after: Version[VolumeObject]) -> None:
+        old = self.volumes.get(name)
         new = after.volume if isinstance(after, VolumeObject) else None
-        _move(self._volumes_of_image, name, _image_of(old), _image_of(new))
+        if new is not None:
+            self.volumes[name] = new
+        else:
+            self.volumes.pop(name, None)
+        self.volumes_of.move(name, _image_of(old), _image_of(new))
         if new is not None and (old is None or (old.size, old.backing_image) != (new.size, new.backing_image)):
-            for replica in self.replicas_of(name):
+            for replica in self.replicas_of[name]:
                 self.refresh(replica)
 
     def _on_image_change(self, name: str, _before: Version[ImageObject], after: Version[ImageObject]) -> None:
@@ -281,14 +396,14 @@ class DiskIndex:
         self._changed.add(name)
         old = before.spec if isinstance(before, DiskSchedule) else DiskScheduleSpec()
         new = after.spec if isinstance(after, DiskSchedule) else DiskScheduleSpec()
-        _move(self._disks_of_node, name, old.node, new.node)
+        self.disks_of.move(name, old.node, new.node)
         for replica in old.replicas.keys() - new.replicas.keys():
-            _move(self._disks_of_request, name, replica, "")
+            self.disks_requesting.move(name, replica, "")
         for replica in new.replicas.keys() - old.replicas.keys():
-            _move(self._disks_of_request, name, "", replica)
+            self.disks_requesting.move(name, "", replica)
 
     def _on_node_change(self, name: str, _before: object, _after: object) -> None:
-        self._changed |= self._disks_of_node.get(name, set())
+        self._changed |= self.disks_of[name]
 
     def _occupy(self, kind: RequestKind, name: str, occupants: Mapping[str, Occupant]) -> None:
         """Places an object on these disks, and on no others."""
@@ -308,16 +423,6 @@ class DiskIndex:
             self._changed.add(uuid)
             for handler in self._handlers:
                 handler(uuid)
-
-
-def _move(groups: defaultdict[str, set[str]], member: str, old: str, new: str) -> None:
-    """Moves a member from one group to another, "" for none; an empty group goes."""
-    if old in groups:
-        groups[old].discard(member)
-        if not groups[old]:
-            del groups[old]
-    if new:
-        groups[new].add(member)
 
 
 def _image_of(volume: Volume | None) -> str:

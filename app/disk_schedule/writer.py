@@ -24,8 +24,7 @@ from typing import Any
 
 import structlog
 
-from app.disk_schedule.informer import Informer, InformerObject
-from app.disk_schedule.watches import ControllerCache
+from app.disk_schedule.watches import ControllerCache, Informer, InformerObject
 from app.kube.client import ApiError, KubeClient, pages
 from app.kube.resources import DISK_SCHEDULES, LONGHORN_BACKING_IMAGES, LONGHORN_REPLICAS, LONGHORN_VOLUMES, Resource
 from scheduler_core import errors
@@ -197,8 +196,8 @@ class ReadObjects(Struct):
     object.
     """
 
-    # The DiskSchedules that the decision was made from, by disk UUID.
-    schedules: dict[str, InformerObject[DiskSchedule]]
+    # The DiskSchedules that the decision was made from, by disk UUID; one that cannot be read by now is not written.
+    schedules: dict[str, DiskSchedule]
     volume: bytes | None = None
     # Replicas and BackingImages by kind and name, as bytes.
     objects: dict[tuple[RequestKind, str], bytes] = {}
@@ -305,12 +304,14 @@ class ObjectWriter:
                     self._cache.volumes.store(read_objects.volume)
 
     async def _set_requirement(self, write: disk_writes.SetRequirement, read_objects: ReadObjects) -> None:
-        schedule = read_objects.schedules[write.disk].value
-        if isinstance(schedule, Fault):
+        schedule = read_objects.schedules.get(write.disk)
+        if schedule is None:
             return
         await self.schedules.set_requirement(write, schedule)
-        newest = self._cache.schedules.get(write.disk)
-        if newest is not None:
+        newest = self._cache.schedules.value(write.disk)
+        if isinstance(newest, Fault):
+            del read_objects.schedules[write.disk]
+        elif newest is not None:
             read_objects.schedules[write.disk] = newest
 
     async def _is_on_disk(self, write: disk_writes.SetRequirement) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
-from app.disk_schedule.informer import Informer, InformerObject
+from app.disk_schedule.watches import Informer, InformerObject
 from app.kube.client import KubeClient
 from app.kube.reflector import Key, Phase, Reflector, Timing
 from app.kube.resources import DISK_SCHEDULES, LONGHORN_REPLICAS
@@ -168,7 +168,7 @@ class DiskScheduleMonitor:
         """Reports a newcomer that got bytes which a replica with data on the disk lacks."""
         lacking = {
             name: replica.size - held
-            for name, replica in self._replicas.readable().items()
+            for name, replica in self._replicas.readable.items()
             if self._has_data(name, now.name)
             for held in (now.status.replicas[name].size if name in now.status.replicas else 0,)
             if replica.size > held

@@ -10,9 +10,8 @@ from aiohttp import web
 
 from app.disk_schedule.controller import Controller, ControllerContext, ControllerMetrics, OrphanController
 from app.disk_schedule.disk_controller import Allocator, Mirror, NodeController
-from app.disk_schedule.informer import Informer
 from app.disk_schedule.volume_controller import ImageController, ReplicaController, VolumeController
-from app.disk_schedule.watches import ControllerCache
+from app.disk_schedule.watches import ControllerCache, Informer
 from app.disk_schedule.writer import ObjectWriter
 from app.kube.client import KubeClient
 from app.kube.reflector import Timing

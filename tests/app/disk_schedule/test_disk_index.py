@@ -3,6 +3,9 @@
 from collections.abc import Callable
 
 from scheduler_core.disk_schedule.occupancy import occupancy_by_disk
+from scheduler_core.disk_schedule.reconcile import NodeLookup
+from scheduler_core.longhorn.cluster import Cluster
+from scheduler_core.model.snapshot import Snapshot
 from tests import builders
 from tests.builders import GI
 from tests.e2e.disk_schedule import image
@@ -15,13 +18,17 @@ UUID = "n-disk-1"
 def assert_as_computed_from_all(world: World) -> None:
     """The index equals what the core computes from all objects."""
     caches = world.watches
+    volumes = {name: each.volume for name, each in caches.volumes.readable.items()}
+    assert caches.disks.volumes == volumes
     occupancy = occupancy_by_disk(
-        caches.replicas.readable().values(),
-        {name: each.volume for name, each in caches.volumes.readable().items()},
-        [each.copies for each in caches.images.readable().values()],
+        caches.replicas.readable.values(), volumes, [each.copies for each in caches.images.readable.values()]
     )
-    schedules = caches.schedules.readable()
-    nodes = {name: each.value for name, each in caches.nodes.all().items()}
+    schedules = caches.schedules.readable
+    nodes: dict[str, NodeLookup] = {**caches.nodes.readable, **caches.nodes.unreadable}
+    assert (
+        caches.disks.replicas_by_volume
+        == Cluster.of(Snapshot(replicas=caches.replicas.readable), world.context.now()).replicas_by_volume
+    )
     assert dict(caches.disks.space()) == disk_spaces(schedules, nodes, occupancy)
     for uuid, expected in occupancy.items():
         assert caches.disks.occupancy(uuid) == expected
@@ -44,6 +51,8 @@ def test_the_index_follows_every_event() -> None:
         lambda: world.replica("late", "w", size=0, healthy=False),
         lambda: put(caches.volumes, builders.volume("w", 9)),
         lambda: caches.images.change("i", None),
+        lambda: caches.replicas.change("late", None),
+        lambda: caches.volumes.change("w", None),
         lambda: caches.nodes.change("n", None),
         lambda: caches.schedules.change(UUID, None),
     ]
@@ -72,4 +81,4 @@ def test_a_replica_that_cannot_be_read_is_still_known_to_its_volume_and_on_its_d
     assert before.replicas
     world.unreadable_replica("r", labels={"longhornvolume": "v"})
     assert world.watches.disks.occupancy(UUID) == before
-    assert world.watches.disks.replicas_of("v") == {"r"}
+    assert world.watches.disks.replicas_of["v"] == {"r"}

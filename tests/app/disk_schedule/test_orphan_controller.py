@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from app.disk_schedule.controller import OrphanController
-from app.disk_schedule.informer import Informer
+from app.disk_schedule.watches import Informer
 from app.kube.resources import DISK_SCHEDULES
 from scheduler_core.convert.disk_schedule import read_disk_schedule
 from tests.worlds.controllers import RecordingApi, World, put

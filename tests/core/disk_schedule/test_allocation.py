@@ -102,23 +102,6 @@ def test_the_example_s_spec_leads_to_the_example_s_status() -> None:
     assert after["status"]["storageSummary"] == {"scheduled": "200Gi", "available": "200.5Gi"}
 
 
-def test_the_example_s_status_is_not_written_again() -> None:
-    settled, _ = step(example("r4"), node(200 * GI))
-    assert status_without_limit(settled) == yaml.safe_load(EXAMPLE)["status"]
-    assert reconcile(read(settled), node(200 * GI), "2026-01-01T00:00:00Z") == Reconciliation()
-
-
-def test_a_request_is_pending_then_rejected_and_granted_once_there_is_room() -> None:
-    body = example()
-    assert "r4" not in read(body).status.replicas
-    full, _ = step(body, node(200 * GI))
-    assert full["status"]["replicas"]["r4"] == {"state": "rejected", "scheduledSize": 0}
-    roomy, _ = step(full, node(205 * GI))
-    assert roomy["status"]["replicas"]["r4"] == {"state": "scheduled", "scheduledSize": 5368709120}
-    assert roomy["status"]["storageScheduled"] == 220117073920
-    assert roomy["status"]["replicas"]["r3"] == {"state": "rejected", "scheduledSize": 0}
-
-
 def test_a_requirement_is_set_and_withdrawn() -> None:
     replica = RequestKind.REPLICA
     image = RequestKind.BACKING_IMAGE

@@ -102,38 +102,36 @@ def test_occupants_with_data_come_first_as_in_this_table(
     assert allocate(spec, DiskScheduleStatus(backing_images=held), limit, occupancy).backing_images == after
 
 
-def test_a_replica_and_its_backing_image_are_granted_together_or_not_at_all() -> None:
-    """An image of 30 bytes and a replica of 2: 25 bytes would do for the replica alone."""
-    occupancy = DiskOccupancy({"r": Occupant(2, has_data=False, backing_image="i")})
-    spec = DiskScheduleSpec(replicas={"r": 2}, backing_images={"i": 30})
-    none = allocate(spec, DiskScheduleStatus(), Limit(25), occupancy)
-    assert (none.replicas, none.backing_images) == ({"r": rejection()}, {"i": rejection()})
-    image_only = allocate(spec, DiskScheduleStatus(), Limit(31), occupancy)
-    assert (image_only.replicas, image_only.backing_images) == ({"r": rejection()}, {"i": rejection()})
-    both = allocate(spec, DiskScheduleStatus(), Limit(32), occupancy)
-    assert (both.replicas, both.backing_images) == ({"r": grant(2)}, {"i": grant(30)})
-
-
-def test_a_replica_and_its_backing_image_wait_for_each_others_request() -> None:
-    occupancy = DiskOccupancy({"r": Occupant(2, has_data=False, backing_image="i")})
-    for spec in (DiskScheduleSpec(replicas={"r": 2}), DiskScheduleSpec(backing_images={"i": 30})):
-        status = allocate(spec, DiskScheduleStatus(), Limit(100), occupancy)
-        assert (status.replicas, status.backing_images) == ({}, {})
-
-
-def test_the_larger_of_two_replicas_does_not_keep_an_image_from_the_smaller() -> None:
-    occupants = {name: Occupant(size, has_data=False, backing_image="i") for name, size in (("a", 9), ("b", 2))}
-    spec = DiskScheduleSpec(replicas={"a": 9, "b": 2}, backing_images={"i": 30})
-    status = allocate(spec, DiskScheduleStatus(), Limit(33), DiskOccupancy(occupants))
-    assert (status.replicas, status.backing_images) == ({"a": rejection(), "b": grant(2)}, {"i": grant(30)})
-
-
-def test_an_image_that_is_on_the_disk_already_does_not_hold_up_a_replica() -> None:
-    held = DiskScheduleStatus(backing_images={"i": grant(30)})
-    occupancy = DiskOccupancy({"r": Occupant(2, has_data=False, backing_image="i")})
-    spec = DiskScheduleSpec(replicas={"r": 2}, backing_images={"i": 30, "other": 5})
-    status = allocate(spec, held, Limit(37), occupancy)
-    assert (status.replicas, status.backing_images) == ({"r": grant(2)}, {"i": grant(30), "other": grant(5)})
+@pytest.mark.parametrize(
+    ("replicas", "images", "held", "limit", "answers"),
+    [
+        pytest.param({"r": 2}, {"i": 30}, 0, 25, (rejection(), rejection()), id="room for the replica alone: none"),
+        pytest.param({"r": 2}, {"i": 30}, 0, 31, (rejection(), rejection()), id="room for the image alone: none"),
+        pytest.param({"r": 2}, {"i": 30}, 0, 32, (grant(2), grant(30)), id="room for both"),
+        pytest.param({"r": 2}, {}, 0, 100, (None, None), id="the image has no request yet"),
+        pytest.param({}, {"i": 30}, 0, 100, (None, None), id="the replica has no request yet"),
+        pytest.param(
+            {"q": 9, "r": 2}, {"i": 30}, 0, 33, (grant(2), grant(30)), id="the larger replica is refused alone"
+        ),
+        pytest.param({"r": 2}, {"i": 30, "other": 5}, 30, 37, (grant(2), grant(30)), id="the image is there already"),
+    ],
+)
+def test_a_replica_and_its_backing_image_are_granted_together_or_not_at_all(
+    replicas: dict[str, int | None],
+    images: dict[str, int | None],
+    held: int,
+    limit: int,
+    answers: tuple[Allocation | None, Allocation | None],
+) -> None:
+    occupants = {name: Occupant(size, has_data=False, backing_image="i") for name, size in (("q", 9), ("r", 2))}
+    occupancy = DiskOccupancy({name: occupants[name] for name in {*replicas, "r"}})
+    before = DiskScheduleStatus(backing_images={"i": grant(held)} if held else {})
+    status = allocate(DiskScheduleSpec(replicas=replicas, backing_images=images), before, Limit(limit), occupancy)
+    assert (status.replicas.get("r"), status.backing_images.get("i")) == answers
+    assert (status.replicas.get("q"), status.backing_images.get("other")) == (
+        rejection() if "q" in replicas else None,
+        grant(5) if "other" in images else None,
+    )
 
 
 def test_a_replica_with_data_does_not_wait_for_its_backing_image() -> None:

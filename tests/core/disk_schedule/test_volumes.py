@@ -1,7 +1,8 @@
 """The decisions of the volume, replica and backing image controllers, case by case."""
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
@@ -31,9 +32,10 @@ from scheduler_core.model.kube import Condition
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.structs import replace
 from tests.worlds.disk_schedules import READY, disk_spaces, grant, rejection
+from tests.worlds.timeline import rows
 
 NOW = "2026-01-01T00:00:00Z"
-Entry = tuple[int, ds.Allocation | None]
+Entry = tuple[int | None, ds.Allocation | None]
 
 
 def node(name: str, available: int = 100) -> lh.Node:
@@ -52,8 +54,8 @@ def node(name: str, available: int = 100) -> lh.Node:
 
 
 def schedule(name: str, kind: ds.RequestKind = ds.RequestKind.REPLICA, **entries: Entry) -> ds.DiskSchedule:
-    """A node's DiskSchedule with requests and answers; another replica holds 2,500 bytes."""
-    requests: dict[str, int | None] = {key: size for key, (size, _) in entries.items()}
+    """A node's DiskSchedule with requests, None for none, and answers; another replica holds 2,500 bytes."""
+    requests: dict[str, int | None] = {key: size for key, (size, _) in entries.items() if size is not None}
     answers = {key: answer for key, (_, answer) in entries.items() if answer is not None}
     held_by_another = {"other": grant(2500)}
     if kind is ds.RequestKind.REPLICA:
@@ -78,26 +80,22 @@ def decide(
     size: int = 50,
     condition: Condition | None = None,
     nodes: dict[str, lh.Node] | None = None,
-    others: tuple[lh.Replica, ...] = (),
     images: tuple[lh.BackingImage, ...] = (),
     unreadable_nodes: Mapping[str, NodeLookup] = MappingProxyType({}),
     created: str = "",
     **volume: Any,
 ) -> VolumeDecision:
-    """Decides about the volume `v` in a cluster of the nodes a and b.
-
-    `others` are replicas of other volumes, `images` are copied backing images.
-    """
+    """Decides about the volume `v` in a cluster of the nodes a and b; `images` are copied backing images."""
     objects = Snapshot(
         longhorn_nodes=nodes or {name: node(name) for name in "ab"},
-        replicas={entry.name: entry for entry in (*others, *replicas)},
+        replicas={entry.name: entry for entry in replicas},
         backing_images={entry.name: entry for entry in images},
     )
     cluster = Cluster.of(objects, datetime(2026, 1, 1, tzinfo=UTC))
     schedules_by_uuid = {entry.name: entry for entry in schedules}
     described = lh.Volume("v", size, len(replicas), **volume)
     copies = [ds.BackingImageCopies(each.name, each.real_size, wanted_disks=frozenset(each.disks)) for each in images]
-    occupancy = occupancy_by_disk((*others, *replicas), {"v": described}, copies)
+    occupancy = occupancy_by_disk(replicas, {"v": described}, copies)
     space = disk_spaces(schedules_by_uuid, {**cluster.nodes, **unreadable_nodes}, occupancy)
     snapshot = VolumeSnapshot(cluster, described, tuple(replicas), schedules_by_uuid, space, condition, created=created)
     return volumes.decide_volume(snapshot, NOW)
@@ -125,71 +123,164 @@ def reason(decision: VolumeDecision) -> str:
     return condition_of(decision).reason
 
 
+UNREADY = Condition("Schedulable", "False", "DiskNotReady", "Disk disk on node a has Ready False")
+FULL = Condition(
+    "Schedulable", "False", "OverAllocated", "Disk disk is over-allocated on node a: 2 are scheduled, 1 are"
+)
+
+
+def close_disk(schedule: ds.DiskSchedule, condition: Condition = UNREADY) -> ds.DiskSchedule:
+    return replace(schedule, status=replace(schedule.status, conditions=(condition,)))
+
+
+PENDING = Condition("DiskAllocation", "False", "ExpansionPending", "waiting for all disks to answer for 80 per replica")
+CANNOT_GROW = "the volume cannot grow to 80: no room on disk disk on node b (50 left, 30 more needed)"
+CONDITIONS = {
+    "True": Condition("DiskAllocation", "True"),
+    "ExpansionPending": PENDING,
+    "ExpansionGranted": replace(PENDING, reason="ExpansionGranted", message="all disks granted 80 per replica"),
+    "ExpansionRejected": replace(PENDING, reason="ExpansionRejected", message=CANNOT_GROW),
+}
+
+
+def entry(text: str) -> Entry:
+    """A request and its answer: `50?` is pending, `50+50` granted, `50-0` rejected; `+50` holds bytes without a request."""
+    size, answer, held = re.fullmatch(r"(\d*)([?+-])(\d*)", text).groups()  # type: ignore[union-attr] # a row that does not match is wrong
+    answers = {"?": None, "+": grant(int(held or 0)), "-": rejection(int(held or 0))}
+    return int(size) if size else None, answers[answer]
+
+
+def decide_row(state: str) -> VolumeDecision:
+    """Decides from words: replicas (`r0@a` on node a, `*` with data, `:80` with another size), DiskSchedules (`A[r0=50?]`, `!` if the
+    disk is not ready) and arguments of `decide`.
+    """
+    replicas: list[lh.Replica] = []
+    schedules: list[ds.DiskSchedule] = []
+    options: dict[str, Any] = {}
+    for word in state.split():
+        if match := re.fullmatch(r"r(\d)@(\w*)(\*?):?(\d*)", word):
+            number, place, data, size = match.groups()
+            replicas.append(replica_on(place, int(size or 50), has_data=bool(data), number=int(number)))
+        elif match := re.fullmatch(r"([A-Z])(!?)\[(.*)\]", word):
+            name, unready, requests = match.groups()
+            entries = dict(each.split("=") for each in requests.split(",") if each)
+            disk = schedule(name.lower(), ds.RequestKind.REPLICA, **{key: entry(text) for key, text in entries.items()})
+            schedules.append(close_disk(disk) if unready else disk)
+        else:
+            key, value = word.split("=")
+            parsers: dict[str, Callable[[str], Any]] = {"size": int, "condition": CONDITIONS.__getitem__}
+            options[key] = parsers.get(key, str)(value)
+    return decide(replicas, schedules, **options)
+
+
+def outcome(decision: VolumeDecision) -> str:
+    """The reason that is written (`-` for no condition), the other writes in order, who may start, and whether it is decided again."""
+    words = ["-"]
+    for write in decision.writes:
+        match write:
+            case SetVolumeCondition(condition):
+                assert write is decision.writes[0], "the direction of an expansion must be known after a kill"
+                words = [condition.reason or condition.status]
+            case AssignReplica(name, place, disk, path):
+                words.append(f"{name}>{place}:{disk}{path}")
+            case SetReplicaSize(name, size):
+                words.append(f"{name}={size}")
+            case SetRequirement(disk, _, name, size):
+                words.append(f"{disk}.{name}={size}")
+            case _:
+                words.append(str(write))
+    words += [f"ready={','.join(sorted(decision.ready))}"] if decision.ready else []
+    return " ".join([*words, "again"] if decision.requeue else words)
+
+
+ROWS = {
+    # In the opposite order a request would leak if the controller is killed in between.
+    "the disk with most room is assigned before the request": "r0@ A[x=20?] B[] -> AllocationPending r0>b:B/data B.r0=50",
+    "a pending request is waited for": "r0@a A[r0=50?] B[] -> AllocationPending again",
+    # No watch event follows from free space.
+    "rejected without another disk: the place is lost": "r0@a A[r0=50-0] B[x=90?] -> NoDiskWithRoom r0>: again",
+    # Moving it would lose the data.
+    "rejected with data: place and request stay": "r0@a* A[r0=50-0] B[] -> AllocationRejected again",
+    "granted": "r0@a A[r0=50+50] B[] -> True ready=r0",
+    "granted, and reported already": "r0@a A[r0=50+50] condition=True -> - ready=r0",
+    "no node lists the disk": "r0@gone B[] -> AllocationPending r0>b:B/data B.r0=50",
+    "no node lists the disk, with data": "r0@gone* B[] -> AllocationRejected again",
+    "a listed disk without DiskSchedule is waited for": "r0@a B[] -> AllocationPending again",
+    # The answer looks like a grant, so the replica could start before its request is written again.
+    "an old answer is not released yet": "r0@ A[r0=+50] B[x=60+60] -> NoDiskWithRoom again",
+    "an old answer is released": "r0@ A[] B[x=60+60] -> AllocationPending r0>a:A/data A.r0=50",
+    "detached": "r0@ A[] B[x=20?] data_locality=strict-local -> AllocationPending",
+    "attached": "r0@ A[] B[x=20?] data_locality=strict-local node_id=b -> AllocationPending r0>b:B/data B.r0=50",
+    # Otherwise it would always seem to have the volume's size.
+    "a replica without a size gets one": "r0@:0 A[] -> AllocationPending r0=50 r0>a:A/data A.r0=50",
+    "a place without a request and room is given up": "r0@a A[x=60+60] B[] -> AllocationPending r0>b:B/data B.r0=50",
+    "a place without a request and room, with data": "r0@a* A[x=60+60] B[] -> AllocationPending A.r0=50",
+    # Most volumes are placed within a second.
+    "new, to be placed": "r0@ A[] created=2025-12-31T23:59:58Z -> - r0>a:A/data A.r0=50",
+    "new, waiting": "r0@a A[r0=50?] created=2025-12-31T23:59:58Z -> - again",
+    "new, without replicas": "A[] created=2025-12-31T23:59:58Z -> - again",
+    "placing takes long": "r0@ A[] created=2025-12-31T23:59:57Z -> AllocationPending r0>a:A/data A.r0=50",
+    "waiting takes long": "r0@a A[r0=50?] created=2025-12-31T23:59:57Z -> AllocationPending again",
+    "replicas take long": "A[] created=2025-12-31T23:59:57Z -> True",
+    "created by a clock that is ahead": "r0@ A[] created=2026-01-01T01:00:00Z -> AllocationPending r0>a:A/data A.r0=50",
+    "new and allocated": "r0@a A[r0=50+50] created=2026-01-01T00:00:00Z -> True ready=r0",
+    "new without a disk": "r0@ A[x=90+90] created=2026-01-01T00:00:00Z -> NoDiskWithRoom again",
+    "new and detached": "r0@ A[] data_locality=strict-local created=2026-01-01T00:00:00Z -> AllocationPending",
+}
+GROWTH = {
+    "every disk is asked": "A[r0=50+50] B[r1=50+50] -> ExpansionPending A.r0=80 B.r1=80 ready=r0,r1",
+    "without a size before": "r0@a*:0 r1@b* A[r0=50+50] B[r1=50+50] -> ExpansionPending r0=50 A.r0=80 B.r1=80 ready=r0,r1",
+    "one granted, one open": "A[r0=80+80] B[r1=80+50] condition=ExpansionPending -> - ready=r0,r1",
+    "one granted, one with the answer to an earlier request": "A[r0=80+80] B[r1=50-50] condition=ExpansionPending -> - ready=r0,r1",
+    "one rejected, one open": "A[r0=80-50] B[r1=80+50] condition=ExpansionPending -> - ready=r0,r1",
+    "one rejected, one with the answer to an earlier request": "A[r0=80-50] B[r1=50-50] condition=ExpansionPending -> - ready=r0,r1",
+    "all granted": "A[r0=80+80] B[r1=80+80] condition=ExpansionPending -> ExpansionGranted r0=80 r1=80 ready=r0,r1",
+    "one rejected": "A[r0=80+80] B[r1=80-50] condition=ExpansionPending -> ExpansionRejected A.r0=50 B.r1=50 ready=r0,r1 again | the volume cannot grow to 80: no room on disk disk on node b (50 left, 30 more needed)",
+    # Otherwise the grants of the other disks would not let the volume grow.
+    "a disk refuses the old size": "A[r0=50+50] B[r1=50-0] -> ExpansionPending A.r0=80 B.r1=80 ready=r0 again",
+    "a disk refuses the old size, another granted": "A[r0=80+80] B[r1=50-0] -> ExpansionPending B.r1=80 ready=r0 again",
+    "a disk has not answered for the old size": "A[r0=50+50] B[r1=50?] -> ExpansionPending A.r0=80 B.r1=80 ready=r0 again",
+    "a disk has not answered for the old size, another granted": "A[r0=80+80] B[r1=50?] -> ExpansionPending B.r1=80 ready=r0 again",
+    "a disk that does not hold the old size rejects": "r0@a* r1@b* r2@ A[r0=80+80] B[r1=80-0] condition=ExpansionPending -> ExpansionRejected A.r0=50 B.r1=50 ready=r0 again | the volume cannot grow to 80: no room on disk disk on node b (50 left, 30 more needed)",
+    "rolled back, a disk refuses the old size": "A[r0=50+50] B[r1=50-0] condition=ExpansionRejected -> - ready=r0 again",
+    "rolled back, a disk has not answered": "A[r0=50+50] B[r1=50?] condition=ExpansionRejected -> - ready=r0 again",
+    "a disk is gone": "r0@a* r1@gone* A[r0=80+80] condition=ExpansionPending -> ExpansionRejected A.r0=50 ready=r0 again | the volume cannot grow to 80: no node lists disk GONE",
+    "a listed disk has no DiskSchedule": "A[r0=80+80] condition=ExpansionPending -> - ready=r0 again",
+    # Refused more than its present size, it would leave a disk that has room for it.
+    "a replica without data gets a place first": "r0@a* r1@b A[r0=80+80] B[r1=50?] -> ExpansionPending ready=r0 again",
+    "rolled back, every disk would grant it": "A[r0=50+50] B[r1=50+50] condition=ExpansionRejected -> ExpansionPending A.r0=80 B.r1=80 ready=r0,r1",
+    "rolled back, a disk is still full": "A[r0=50+50] B[r1=50+50,x=45+45] condition=ExpansionRejected -> ExpansionRejected ready=r0,r1 again | the volume cannot grow to 80: no room on disk disk on node b (5 left, 30 more needed)",
+    "a second size that does not fit either": "A[r0=50+50] B[r1=50+50,x=45+45] size=70 condition=ExpansionRejected -> ExpansionRejected ready=r0,r1 again | the volume cannot grow to 70: no room on disk disk on node b (5 left, 20 more needed)",
+    "a second size, and a disk that is not ready": "A![r0=80-50] B[r1=50+50,x=45+45] size=70 condition=ExpansionRejected -> ExpansionRejected A.r0=50 ready=r0,r1 again | the volume cannot grow to 70: Disk disk on node a has Ready False; no room on disk disk on node b (5 left, 20 more needed)",
+    "a second size, before the old one is held": "A[r0=50+80] B[r1=50+50] size=70 condition=ExpansionRejected -> ExpansionRejected ready=r0,r1 again | the volume cannot grow to 70: its disks are asked for the old size first",
+    "a kill while rolling back": "A[r0=50+80] B[r1=80-50] condition=ExpansionRejected -> - B.r1=50 ready=r0,r1 again",
+    "a kill while writing the sizes": "r0@a*:80 r1@b* A[r0=80+80] B[r1=80+80] condition=ExpansionGranted -> - r1=80 ready=r0,r1",
+}
+
+
+@pytest.mark.parametrize("row", rows(ROWS))
+def test_a_volume_is_decided_as_in_this_table(row: str) -> None:
+    state, expected = row.split(" -> ")
+    assert outcome(decide_row(state)) == expected
+
+
+@pytest.mark.parametrize("row", rows(GROWTH))
+def test_a_volume_grows_as_in_this_table(row: str) -> None:
+    """It grows from 50 to 80; its replicas have data on the nodes a and b. Before every disk has granted that, no size is written."""
+    state, _, expected = row.partition(" -> ")
+    expected, _, text = expected.partition(" | ")
+    decision = decide_row(("" if "@" in state else "r0@a* r1@b* ") + ("" if " size=" in state else "size=80 ") + state)
+    assert outcome(decision) == expected
+    assert not text or message(decision) == text
+
+
 TO_A = [AssignReplica("r0", "a", "A", "/data"), request("A", 50)]
 TO_B = [AssignReplica("r0", "b", "B", "/data"), request("B", 50)]
 
 
-def test_a_new_replica_is_assigned_to_the_disk_with_most_room_before_the_request() -> None:
-    """In the opposite order a request would leak if the controller is killed in between."""
-    decision = decide([replica_on("")], [schedule("a", x=(20, None)), schedule("b")])
-    assert object_writes(decision) == TO_B
-    assert (reason(decision), decision.ready, decision.requeue) == ("AllocationPending", frozenset(), False)
-
-
-def test_a_pending_request_is_waited_for() -> None:
-    decision = decide([replica_on("a")], [schedule("a", r0=(50, None)), schedule("b")])
-    assert (object_writes(decision), decision.ready) == ([], frozenset())
-
-
-def test_a_rejected_replica_without_another_disk_loses_its_place_and_is_reported() -> None:
-    """The decision is repeated, because no watch event follows from free space."""
-    decision = decide([replica_on("a")], [schedule("a", r0=(50, rejection())), schedule("b", x=(90, None))])
-    assert object_writes(decision) == [AssignReplica("r0")]
-    assert (reason(decision), decision.requeue) == ("NoDiskWithRoom", True)
-
-
-def test_a_rejected_replica_with_data_keeps_its_place_and_request() -> None:
-    """It is reported; moving it would lose the data."""
-    decision = decide([replica_on("a", has_data=True)], [schedule("a", r0=(50, rejection())), schedule("b")])
-    assert object_writes(decision) == []
-    assert (reason(decision), decision.ready, decision.requeue) == ("AllocationRejected", frozenset(), True)
-
-
-def test_a_granted_replica_may_start_and_the_condition_is_true() -> None:
-    decision = decide([replica_on("a")], [schedule("a", r0=(50, grant(50))), schedule("b")])
-    assert decision.writes == (SetVolumeCondition(Condition("DiskAllocation", "True", last_transition_time=NOW)),)
-    assert decision.ready == {"r0"}
-    current = Condition("DiskAllocation", "True", last_transition_time="earlier")
-    assert decide([replica_on("a")], [schedule("a", r0=(50, grant(50)))], condition=current).writes == ()
-
-
-def test_a_replica_without_data_leaves_a_disk_that_no_node_lists() -> None:
-    assert object_writes(decide([replica_on("gone")], [schedule("b")])) == TO_B
-    assert object_writes(decide([replica_on("gone", has_data=True)], [schedule("b")])) == []
-
-
-def test_the_missing_disk_schedule_of_a_listed_disk_is_waited_for() -> None:
-    decision = decide([replica_on("a")], [schedule("b")])
-    assert object_writes(decision) == []
-    assert (reason(decision), decision.ready, decision.requeue) == ("AllocationPending", frozenset(), True)
-
-
-def test_a_replica_returns_to_a_disk_once_its_old_answer_there_is_released() -> None:
-    """The answer looks like a grant, so the replica could start before its request is written again."""
-    left = replace(schedule("a"), status=ds.DiskScheduleStatus(replicas={"other": grant(2500), "r0": grant(50)}))
-    full = schedule("b", x=(60, grant(60)))
-    assert object_writes(decide([replica_on("")], [left, full])) == []
-    assert "has yet to release" in message(decide([replica_on("")], [left, full]))
-    assert object_writes(decide([replica_on("")], [schedule("a"), full]))[0] == TO_A[0]
-
-
-def test_replicas_that_are_deleted_or_wait_for_an_attachment_get_no_writes() -> None:
+def test_replicas_that_are_deleted_get_no_writes() -> None:
     assert object_writes(decide([replica_on("a", deleting=True)], [schedule("a", r0=(50, grant(50)))])) == []
     assert decide([replica_on("a")], [schedule("a")], deleting=True) == VolumeDecision()
-    both = [schedule("a"), schedule("b", x=(20, None))]
-    assert object_writes(decide([replica_on("")], both, data_locality=lh.STRICT_LOCAL)) == []
-    attached = decide([replica_on("")], both, data_locality=lh.STRICT_LOCAL, node_id="b")
-    assert object_writes(attached) == TO_B
 
 
 @pytest.mark.parametrize("locality", [lh.BEST_EFFORT, lh.STRICT_LOCAL])
@@ -199,16 +290,6 @@ def test_the_message_says_whether_a_volume_waits_for_its_attachment(locality: st
     assert message(idle) == "waiting for the volume to be attached, then for room for replica r0"
     both = decide([replica_on(""), replica_on("a", number=1)], [schedule("a", r1=(50, None))], data_locality=locality)
     assert message(both) == "waiting for 50 for replica r1 on disk disk on node a"
-
-
-UNREADY = Condition("Schedulable", "False", "DiskNotReady", "Disk disk on node a has Ready False")
-FULL = Condition(
-    "Schedulable", "False", "OverAllocated", "Disk disk is over-allocated on node a: 2 are scheduled, 1 are"
-)
-
-
-def close_disk(schedule: ds.DiskSchedule, condition: Condition = UNREADY) -> ds.DiskSchedule:
-    return replace(schedule, status=replace(schedule.status, conditions=(condition,)))
 
 
 def test_the_message_about_a_refused_replica_with_data_has_the_reason() -> None:
@@ -227,23 +308,6 @@ def test_a_replica_on_a_node_that_is_not_its_disk_s_is_reported_and_stays() -> N
     assert object_writes(decision) == []
     assert (reason(decision), decision.ready, decision.requeue) == ("PlaceContradicted", frozenset({"r0"}), True)
     assert message(decision) == "replica r0 is said to be on node b, but its disk A is on node a"
-
-
-def test_a_replica_without_a_size_gets_one_when_it_is_placed() -> None:
-    """Otherwise it would always seem to have the volume's size."""
-    decision = decide([replica_on("", 0)], [schedule("a")])
-    assert object_writes(decision) == [
-        SetReplicaSize("r0", 50),
-        AssignReplica("r0", "a", "A", "/data"),
-        request("A", 50),
-    ]
-
-
-def test_a_replica_without_a_size_takes_part_in_an_expansion() -> None:
-    replicas = [replica_on("a", 0, has_data=True), GROWING[1]]
-    decision = decide(replicas, [schedule("a", r0=(50, grant(50))), schedule("b", r1=(50, grant(50)))], size=80)
-    assert object_writes(decision) == [SetReplicaSize("r0", 50), request("A", 80), request("B", 80, "r1")]
-    assert reason(decision) == "ExpansionPending"
 
 
 def nodes_listing_disk_a(*ready: str) -> dict[str, lh.Node]:
@@ -267,152 +331,12 @@ def test_a_disk_that_two_nodes_list_is_used_only_on_its_disk_schedule_s_node(pla
     assert object_writes(settled) == TO_A
 
 
-def test_a_new_replica_leaves_the_room_of_replicas_and_copies_without_requests() -> None:
-    """Granted before one that runs, it would leave that without space."""
-    old = lh.Replica("z", "other", 60, "b", "B", healthy_at=NOW)
-    both = [schedule("a", x=(40, grant(40))), schedule("b")]
-    assert object_writes(decide([replica_on("")], both, others=(old,))) == TO_A
-    requested = [schedule("a", x=(40, grant(40))), schedule("b", z=(30, None))]
-    assert object_writes(decide([replica_on("")], requested, others=(replace(old, size=30),)))[0] == TO_B[0]
-    deleted = replace(old, deleting=True)
-    assert object_writes(decide([replica_on("")], both, others=(deleted,)))[0] == TO_B[0]
-    image = lh.BackingImage("i", disks=("B",), real_size=60)
-    assert object_writes(decide([replica_on("")], both, images=(image,)))[0] == TO_A[0]
-
-
-GROWING = [replica_on("a", has_data=True), replica_on("b", has_data=True, number=1)]
-PENDING = Condition("DiskAllocation", "False", "ExpansionPending", "waiting for all disks to answer for 80 per replica")
-REJECTED = Condition(
-    "DiskAllocation",
-    "False",
-    "ExpansionRejected",
-    "the volume cannot grow to 80: no room on disk disk on node b (50 left, 30 more needed)",
-)
-
-
-def decide_expansion(a: Entry, b: Entry, condition: Condition | None = PENDING) -> VolumeDecision:
-    """Decides about a volume of 50 bytes with two replicas that is to have 80."""
-    return decide(GROWING, [schedule("a", r0=a), schedule("b", r1=b)], size=80, condition=condition)
-
-
-def test_an_expansion_requests_every_disk_before_any_size_is_written() -> None:
-    """The condition is written first, so that the direction is known after a kill."""
-    decision = decide_expansion((50, grant(50)), (50, grant(50)), None)
-    assert decision.writes == (
-        SetVolumeCondition(replace(PENDING, last_transition_time=NOW)),
-        request("A", 80),
-        request("B", 80, "r1"),
-    )
-
-
-@pytest.mark.parametrize(
-    "b", [(80, grant(50)), (50, rejection(50))], ids=["no answer yet", "the answer to an earlier request"]
-)
-def test_an_expansion_is_held_until_every_disk_has_answered(b: Entry) -> None:
-    for a in ((80, grant(80)), (80, rejection(50))):
-        assert object_writes(decide_expansion(a, b)) == []
-        assert decide_expansion(a, b).ready == {"r0", "r1"}
-
-
-def test_an_expansion_that_all_disks_granted_writes_the_sizes() -> None:
-    decision = decide_expansion((80, grant(80)), (80, grant(80)))
-    assert object_writes(decision) == [SetReplicaSize("r0", 80), SetReplicaSize("r1", 80)]
-    assert reason(decision) == "ExpansionGranted"
-
-
-def test_an_expansion_that_one_disk_rejected_is_rolled_back_and_reported() -> None:
-    decision = decide_expansion((80, grant(80)), (80, rejection(50)))
-    assert object_writes(decision) == [request("A", 50), request("B", 50, "r1")]
-    assert (reason(decision), message(decision)) == ("ExpansionRejected", REJECTED.message)
-    assert decision.requeue
-
-
-@pytest.mark.parametrize("b", [(50, rejection()), (50, None)], ids=["refused", "not answered yet"])
-@pytest.mark.parametrize("a", [(50, grant(50)), (80, grant(80))], ids=["not requested yet", "granted"])
-def test_an_expansion_also_requests_a_disk_that_does_not_hold_the_old_size(a: Entry, b: Entry) -> None:
-    """Otherwise the grants of the other disks would not let the volume grow."""
-    decision = decide_expansion(a, b, None)
-    assert object_writes(decision) == [*([request("A", 80)] if a[0] == 50 else []), request("B", 80, "r1")]
-    assert reason(decision) == "ExpansionPending"
-    assert decision.ready == {"r0"}
-
-
-def test_an_expansion_is_refused_by_a_disk_that_does_not_even_hold_the_old_size() -> None:
-    schedules = [schedule("a", r0=(80, grant(80))), schedule("b", r1=(80, rejection()))]
-    decision = decide([*GROWING, replica_on("", number=2)], schedules, size=80, condition=PENDING)
-    assert not [write for write in decision.writes if isinstance(write, SetReplicaSize)]
-    assert object_writes(decision)[:2] == [request("A", 50), request("B", 50, "r1")]
-    assert message(decision) == REJECTED.message
-    assert decision.requeue
-
-
-@pytest.mark.parametrize("b", [(50, rejection()), (50, None)], ids=["refused", "not answered yet"])
-def test_a_rolled_back_expansion_rests_while_a_disk_does_not_hold_the_old_size(b: Entry) -> None:
-    assert decide_expansion((50, grant(50)), b, REJECTED).writes == ()
-    assert decide_expansion((50, grant(50)), b, REJECTED).requeue
-
-
-def test_an_expansion_is_refused_if_a_disk_is_gone() -> None:
-    replicas = [GROWING[0], replica_on("gone", has_data=True, number=1)]
-    decision = decide(replicas, [schedule("a", r0=(80, grant(80)))], size=80, condition=PENDING)
-    assert object_writes(decision) == [request("A", 50)]
-    assert message(decision) == "the volume cannot grow to 80: no node lists disk GONE"
-
-
-def test_an_expansion_waits_for_the_disk_schedule_of_a_listed_disk() -> None:
-    decision = decide(GROWING, [schedule("a", r0=(80, grant(80)))], size=80, condition=PENDING)
-    assert (decision.writes, decision.requeue) == ((), True)
-
-
-def test_an_expansion_lets_a_replica_without_data_get_a_place_first() -> None:
-    """Refused more than its present size, it would leave a disk that has room for it."""
-    replicas = [GROWING[0], replica_on("b", number=1)]
-    decision = decide(replicas, [schedule("a", r0=(80, grant(80))), schedule("b", r1=(50, None))], size=80)
-    assert (object_writes(decision), reason(decision)) == ([], "ExpansionPending")
-
-
-def test_a_rolled_back_expansion_is_retried_once_every_disk_would_grant_it() -> None:
-    """Until then nothing is written."""
-    assert decide_expansion((50, grant(50)), (50, grant(50)), REJECTED).writes[1:] == (
-        request("A", 80),
-        request("B", 80, "r1"),
-    )
-    full = [schedule("a", r0=(50, grant(50))), schedule("b", r1=(50, grant(50)), x=(45, grant(45)))]
-    resting = decide(GROWING, full, size=80, condition=replace(REJECTED, message=REJECTED.message.replace("50", "5")))
-    assert (resting.writes, resting.requeue) == ((), True)
-
-
-def test_a_second_size_that_does_not_fit_either_is_not_requested() -> None:
-    schedules = [schedule("a", r0=(50, grant(50))), schedule("b", r1=(50, grant(50)), x=(45, grant(45)))]
-    full = decide(GROWING, schedules, size=70, condition=REJECTED)
-    assert (object_writes(full), message(full)) == (
-        [],
-        "the volume cannot grow to 70: no room on disk disk on node b (5 left, 20 more needed)",
-    )
-    both = decide(
-        GROWING, [close_disk(schedule("a", r0=(80, rejection(50)))), schedules[1]], size=70, condition=REJECTED
-    )
-    assert message(both) == (
-        f"the volume cannot grow to 70: {UNREADY.message}; no room on disk disk on node b (5 left, 20 more needed)"
-    )
-
-
-def test_a_second_size_waits_until_the_disks_hold_the_old_size_again() -> None:
-    decision = decide(
-        GROWING, [schedule("a", r0=(50, grant(80))), schedule("b", r1=(50, grant(50)))], size=70, condition=REJECTED
-    )
-    assert message(decision) == "the volume cannot grow to 70: its disks are asked for the old size first"
-
-
-def test_a_roll_back_continues_after_a_kill() -> None:
-    assert object_writes(decide_expansion((50, grant(80)), (80, rejection(50)), REJECTED)) == [request("B", 50, "r1")]
-
-
-def test_a_granted_expansion_continues_after_a_kill() -> None:
-    granted = replace(PENDING, reason="ExpansionGranted", message="all disks granted 80 per replica")
-    replicas = [replica_on("a", 80, has_data=True), GROWING[1]]
-    schedules = [schedule("a", r0=(80, grant(80))), schedule("b", r1=(80, grant(80)))]
-    assert object_writes(decide(replicas, schedules, size=80, condition=granted)) == [SetReplicaSize("r1", 80)]
+def test_a_disk_that_moved_is_not_used_on_a_node_that_its_disk_schedule_does_not_name_yet() -> None:
+    moved = replace(node("a").disks[0], name="moved")
+    nodes = {"a": replace(node("a"), allow_scheduling=False)}
+    nodes["b"] = replace(node("b"), disks=(*node("b").disks, moved))
+    decision = decide([replica_on("")], [schedule("a"), schedule("b", x=(20, None))], nodes=nodes)
+    assert object_writes(decision) == TO_B
 
 
 def test_only_a_deleted_replica_is_released_and_its_finalizer_is_removed_last() -> None:
@@ -437,37 +361,6 @@ def image(*wanted_disks: str, **fields: Any) -> ds.BackingImageCopies:
     return ds.BackingImageCopies("i", **{"size": 50, "wanted_disks": frozenset(wanted_disks), **fields})
 
 
-@pytest.mark.parametrize(
-    ("created", "reasons"),
-    [
-        ("2025-12-31T23:59:58Z", []),
-        ("2025-12-31T23:59:57Z", ["AllocationPending"]),
-        ("2026-01-01T01:00:00Z", ["AllocationPending"]),
-        ("", ["AllocationPending"]),
-    ],
-    ids=["new", "takes long", "by a clock that is ahead", "unknown"],
-)
-def test_a_new_volume_gets_no_condition_while_it_is_being_placed(created: str, reasons: list[str]) -> None:
-    placed = decide([replica_on("")], [schedule("a")], created=created)
-    waiting = decide([replica_on("a")], [schedule("a", r0=(50, None))], created=created)
-    for decision in (placed, waiting):
-        assert [write.condition.reason for write in decision.writes if isinstance(write, SetVolumeCondition)] == reasons
-    assert waiting.requeue
-
-
-@pytest.mark.parametrize(("created", "conditions"), [(NOW, 0), ("2025-12-31T23:59:57Z", 1)], ids=["new", "takes long"])
-def test_a_new_volume_is_not_allocated_before_its_replicas_exist(created: str, conditions: int) -> None:
-    decision = decide([], [schedule("a")], created=created)
-    assert (len(decision.writes), decision.requeue) == (conditions, not conditions)
-
-
-def test_a_new_volume_says_at_once_what_no_event_ends_soon() -> None:
-    allocated = decide([replica_on("a")], [schedule("a", r0=(50, grant(50)))], created=NOW)
-    full = decide([replica_on("")], [schedule("a", x=(90, grant(90)))], created=NOW)
-    idle = decide([replica_on("")], [schedule("a")], data_locality="strict-local", created=NOW)
-    assert [reason(each) for each in (allocated, full, idle)] == ["", "NoDiskWithRoom", "AllocationPending"]
-
-
 def decide_image(
     image: ds.BackingImageCopies, *schedules: ds.DiskSchedule, needed: str = "", candidates: str = "AB"
 ) -> ImageDecision:
@@ -480,146 +373,70 @@ def decide_image(
     )
 
 
-def test_a_new_copy_leaves_room_for_replicas_without_requests() -> None:
-    """Their requests follow, and might be granted after that of the copy."""
-    schedules = {"A": schedule("a"), "B": schedule("b")}
-    nodes: dict[str, NodeLookup] = {name: node(name) for name in "ab"}
-    old = lh.Replica("r", "v", 51, "a", "A", healthy_at=NOW)
-    space = disk_spaces(schedules, nodes, occupancy_by_disk([old], {}, []))
-    decision = backing_images.decide_image(ImageSnapshot(image(), schedules, nodes, frozenset(), ("A", "B"), space))
-    assert ChangeCopies("i", ("B",)) in decision.writes
-
-
 def image_schedule(name: str, *entry: Any) -> ds.DiskSchedule:
     return schedule(name, ds.RequestKind.BACKING_IMAGE, **({"i": entry} if entry else {}))
 
 
-def image_request(disk: str, size: int) -> SetRequirement:
-    return SetRequirement(disk, ds.RequestKind.BACKING_IMAGE, "i", size)
+def decide_image_row(state: str) -> str:
+    """Decides from words: the image (`i@AB` is wanted on A and B), DiskSchedules (`A[50?]`), and what else differs. Returns what is written
+    of the image (`+A` and `-A`), requests, the disks it may be copied to, and whether it is decided again.
+    """
+    fields: dict[str, Any] = {}
+    schedules: list[ds.DiskSchedule] = []
+    needed = wanted = ""
+    for word in state.split():
+        if match := re.fullmatch(r"([A-Z])\[(.*)\]", word):
+            schedules.append(image_schedule(match[1].lower(), *(entry(match[2]) if match[2] else ())))
+        elif match := re.fullmatch(r"i@(\w*)", word):
+            wanted = match[1]
+        else:
+            key, value = word.split("=")
+            if key == "needed":
+                needed = value
+            else:
+                fields[key] = {"copy_states": dict.fromkeys(value, "ready")}.get(key) or int(value)
+    decision = decide_image(image(*wanted, **fields), *schedules, needed=needed)
+    words: list[str] = []
+    for write in decision.writes:
+        match write:
+            case ChangeCopies("i", added, removed):
+                words += [f"+{uuid}" for uuid in added] + [f"-{uuid}" for uuid in removed]
+            case SetRequirement(disk, ds.RequestKind.BACKING_IMAGE, "i", size):
+                words.append(f"{disk}={size}")
+            case RemoveFinalizer(ds.RequestKind.BACKING_IMAGE, "i"):
+                words.append("finalizer")
+            case _:
+                words.append(str(write))
+    words += [f"ready={','.join(sorted(decision.ready))}"] if decision.ready else []
+    return " ".join([*words, "again"] if decision.requeue else words)
 
 
-def with_old_answer(entry: ds.DiskSchedule) -> ds.DiskSchedule:
-    return replace(entry, status=replace(entry.status, backing_images={"i": grant(50)}))
+IMAGES = {
+    "chosen, then requested": "i@ A[] B[] -> +A A=50",
+    "chosen before a kill": "i@A A[] B[] -> A=50",
+    "pending": "i@A A[50?] B[] ->",
+    "granted": "i@A A[50+50] B[] -> ready=A",
+    "rejected, moved to another disk": "i@A A[50-0] B[] -> +B -A B=50",
+    "rejected, but copied already": "i@A copy_states=A A[50-0] B[] -> again",
+    "rejected, but a replica needs it": "i@A A[50-0] B[] needed=A -> again",
+    "a replica needs it elsewhere": "i@A copy_states=A A[50+50] B[] needed=B -> +B B=50 ready=A",
+    "too few copies": "i@A min_copies=2 A[50+50] B[] -> +B B=50 ready=A",
+    "a request on a disk that the image has left": "i@A A[50+50] B[50+50] -> B=0 ready=A",
+    "a replica needs it where an old answer is not released yet": "i@A copy_states=A A[50+50] B[+50] needed=B -> ready=A",
+    "chosen again only after an old answer is released": "i@ A[+50] -> again",
+    "a copy outside the spec counts": "i@ copy_states=B A[] B[] -> B=50",
+    "the size is unknown before the first copy": "i@A size=0 A[] B[] -> ready=A again",
+    "deleted: spec and status disks": "i@A copy_states=B deleting=1 A[50+50] B[50-0] -> A=0 B=0 finalizer",
+    # Node sync creates that of a listed disk; until then the decision is repeated.
+    "a listed disk has no DiskSchedule": "i@A B[] -> again",
+    "no node lists the disk": "i@Z B[] -> +B -Z B=50",
+}
 
 
-@pytest.mark.parametrize(
-    ("decision", "writes", "ready"),
-    [
-        pytest.param(
-            decide_image(image(), image_schedule("a"), image_schedule("b")),
-            (ChangeCopies("i", ("A",)), image_request("A", 50)),
-            "",
-            id="chosen, then requested",
-        ),
-        pytest.param(
-            decide_image(image("A"), image_schedule("a"), image_schedule("b")),
-            (image_request("A", 50),),
-            "",
-            id="chosen before a kill",
-        ),
-        pytest.param(
-            decide_image(image("A"), image_schedule("a", 50, None), image_schedule("b")), (), "", id="pending"
-        ),
-        pytest.param(
-            decide_image(image("A"), image_schedule("a", 50, grant(50)), image_schedule("b")), (), "A", id="granted"
-        ),
-        pytest.param(
-            decide_image(image("A"), image_schedule("a", 50, rejection()), image_schedule("b")),
-            (ChangeCopies("i", ("B",), ("A",)), image_request("B", 50)),
-            "",
-            id="rejected, moved to another disk",
-        ),
-        pytest.param(
-            decide_image(
-                image("A", copy_states={"A": "ready"}), image_schedule("a", 50, rejection()), image_schedule("b")
-            ),
-            (),
-            "",
-            id="rejected, but copied already",
-        ),
-        pytest.param(
-            decide_image(image("A"), image_schedule("a", 50, rejection()), image_schedule("b"), needed="A"),
-            (),
-            "",
-            id="rejected, but a replica needs it",
-        ),
-        pytest.param(
-            decide_image(
-                image("A", copy_states={"A": "ready"}),
-                image_schedule("a", 50, grant(50)),
-                image_schedule("b"),
-                needed="B",
-            ),
-            (ChangeCopies("i", ("B",)), image_request("B", 50)),
-            "A",
-            id="a replica needs it elsewhere",
-        ),
-        pytest.param(
-            decide_image(image("A", min_copies=2), image_schedule("a", 50, grant(50)), image_schedule("b")),
-            (ChangeCopies("i", ("B",)), image_request("B", 50)),
-            "A",
-            id="too few copies",
-        ),
-        pytest.param(
-            decide_image(image("A"), image_schedule("a", 50, grant(50)), image_schedule("b", 50, grant(50))),
-            (image_request("B", 0),),
-            "A",
-            id="a request on a disk that the image has left",
-        ),
-        pytest.param(
-            decide_image(
-                image("A", copy_states={"A": "ready"}),
-                image_schedule("a", 50, grant(50)),
-                with_old_answer(image_schedule("b")),
-                needed="B",
-            ),
-            (),
-            "A",
-            id="a replica needs it where an old answer is not released yet",
-        ),
-        pytest.param(
-            decide_image(image(), with_old_answer(image_schedule("a"))),
-            (),
-            "",
-            id="chosen again only after an old answer is released",
-        ),
-        pytest.param(
-            decide_image(image(copy_states={"B": "ready"}), image_schedule("a"), image_schedule("b")),
-            (image_request("B", 50),),
-            "",
-            id="a copy outside the spec counts",
-        ),
-        pytest.param(
-            decide_image(image("A", size=0), image_schedule("a"), image_schedule("b")),
-            (),
-            "A",
-            id="the size is unknown before the first copy",
-        ),
-        pytest.param(
-            decide_image(
-                image("A", copy_states={"B": "ready"}, deleting=True),
-                image_schedule("a", 50, grant(50)),
-                image_schedule("b", 50, rejection()),
-            ),
-            (image_request("A", 0), image_request("B", 0), RemoveFinalizer(ds.RequestKind.BACKING_IMAGE, "i")),
-            "",
-            id="deleted: spec and status disks",
-        ),
-    ],
-)
-def test_backing_images_are_decided_as_in_this_table(
-    decision: ImageDecision, writes: tuple[Write, ...], ready: str
-) -> None:
-    assert (decision.writes, decision.ready) == (writes, frozenset(ready))
-
-
-def test_a_copy_leaves_a_disk_without_disk_schedule_only_if_no_node_lists_it() -> None:
-    """Node sync creates that of a listed disk; until then the decision is repeated."""
-    assert decide_image(image("A"), image_schedule("b")) == ImageDecision(requeue=True)
-    assert decide_image(image("GONE"), image_schedule("b")).writes == (
-        ChangeCopies("i", ("B",), ("GONE",)),
-        image_request("B", 50),
-    )
+@pytest.mark.parametrize("row", rows(IMAGES))
+def test_backing_images_are_decided_as_in_this_table(row: str) -> None:
+    state, _, expected = row.partition(" ->")
+    assert decide_image_row(state) == expected.strip()
 
 
 def test_the_decision_about_an_image_without_a_disk_with_room_is_repeated() -> None:
@@ -683,13 +500,6 @@ def test_a_granted_replica_leaves_a_disk_that_is_gone_unless_it_has_data(missing
     assert object_writes(stays) == []
     assert (reason(stays), message(stays)) == ("AllocationRejected", f"Disk disk on node a: {missing}")
     assert (stays.ready, stays.requeue) == (frozenset(), True)
-
-
-def test_a_place_without_request_is_given_up_if_the_disk_has_no_room_any_more() -> None:
-    decision = decide([replica_on("a")], [schedule("a", x=(60, grant(60))), schedule("b")])
-    assert object_writes(decision) == TO_B
-    data = decide([replica_on("a", has_data=True)], [schedule("a", x=(60, grant(60))), schedule("b")])
-    assert object_writes(data) == [request("A", 50)], "data stays"
 
 
 IMAGE = lh.BackingImage("i", real_size=30)
