@@ -10,7 +10,7 @@ Correctness does not depend on it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from itertools import repeat
 
 from scheduler_core import caches
 from scheduler_core.cluster.view import View
@@ -65,7 +65,10 @@ class PlanCache:
         replica_bytes, total_bytes = _replica_bytes(volumes, state.view)
         planner = _Planner(state, decision, decision.resolution, self, Budget(options.steps), replica_bytes)
         facts: dict[str, NodeFacts] = {}
-        fitting = [name for name, reason in zip(names, decision.reasons, strict=True) if reason is Reason.ROOM]
+        fitting: Sequence[str] = names
+        # In a large cluster mostly all nodes fit.
+        if decision.reasons.count(Reason.ROOM) < len(names):
+            fitting = [name for name, reason in zip(names, decision.reasons, strict=True) if reason is Reason.ROOM]
         # By identity, because nodes with equal volumes share them.
         groups: dict[int, tuple[resolve.Resolution, list[str]]] = {}
         for name in fitting if decision.resolutions else ():
@@ -74,10 +77,16 @@ class PlanCache:
         for resolution, members in groups.values() or [(decision.resolution, fitting)]:
             _add_fitting_nodes(replace(planner, resolution=resolution), members, facts)
         # Equal facts are one object: thousands of nodes share a handful of them.
-        shared = cache(lambda reason, size: NodeFacts(reason, reason.fits, size, stale_safe=reason.fits))
-        for name, reason in zip(names, decision.reasons, strict=True):
-            if reason is not Reason.ROOM:
-                facts[name] = shared(reason, replica_bytes.get(name, 0))
+        interned: dict[tuple[Reason, int], NodeFacts] = {}
+        for name, reason in zip(names, decision.reasons, strict=True) if len(fitting) < len(names) else ():
+            if reason is Reason.ROOM:
+                continue
+            size = replica_bytes.get(name, 0)
+            shared = interned.get((reason, size))
+            if shared is None:
+                shared = NodeFacts(reason, reason.fits, size, stale_safe=reason.fits)
+                interned[reason, size] = shared
+            facts[name] = shared
         return LonghornFacts(facts, total_bytes)
 
 
@@ -137,11 +146,7 @@ def _add_fitting_nodes(planner: _Planner, names: Sequence[str], facts: dict[str,
         names = [name for name in names if name not in with_replica]
     version = (planner.state.profiles.changelog,)
     cached = planner.cache.facts.at(required.key, version)
-    for name in names:
-        entry = cached.get(name)
-        competitors = decision.competitors.get(name)
-        group = competitors.group if competitors else None
-        circumstances = (group, decision.unsafe.get(name), planner.replica_bytes.get(name, 0))
+    for name, circumstances, entry in zip(names, _circumstances(planner, names), map(cached.get, names), strict=False):
         if entry is not None and entry[0] == circumstances:
             facts[name] = entry[1]
         else:
@@ -154,6 +159,17 @@ def _add_fitting_nodes(planner: _Planner, names: Sequence[str], facts: dict[str,
     if not planner.budget.gave_up:
         cached |= {name: (circumstances, facts[name]) for name, circumstances in missing.items()}
         planner.cache.facts.store(required.key, cached, version)
+
+
+def _circumstances(planner: _Planner, names: Sequence[str]) -> Iterable[_Circumstances]:
+    decision = planner.decision
+    if not (decision.competitors or decision.unsafe or planner.replica_bytes):
+        return repeat((None, None, 0))
+    groups: Iterable[int | None] = repeat(None)
+    if decision.competitors:
+        groups = [on_node.group if on_node else None for on_node in map(decision.competitors.get, names)]
+    sizes = [planner.replica_bytes.get(name, 0) for name in names] if planner.replica_bytes else repeat(0)
+    return zip(groups, map(decision.unsafe.get, names), sizes, strict=False)
 
 
 def _facts(planner: _Planner, name: str, disks: Disks) -> NodeFacts:
