@@ -14,7 +14,7 @@ from scheduler_core.monitor.report import NearestNode
 from scheduler_core.predict import predicted_replicas, prediction
 from scheduler_core.predict.drain_order import DrainOrder, DrainStep, MaintenanceRequest, find_drain_order
 from scheduler_core.predict.pod_headroom import Headroom, closest_node, fill_with_pods, summarize_headroom
-from scheduler_core.predict.situation import Situation
+from scheduler_core.predict.prediction_input import Situation
 from scheduler_core.structs import replace
 
 _DEFAULT_LIMIT = 1_000

@@ -19,8 +19,8 @@ from scheduler_core.longhorn.settings import AUTO_BALANCE_DISABLED
 from scheduler_core.model.quantity import format_bytes, format_count
 from scheduler_core.predict import replica_moves
 from scheduler_core.predict.predicted_cluster import PredictedCluster
+from scheduler_core.predict.prediction_input import Situation
 from scheduler_core.predict.remedies import MAX_DECISIONS, find_remedies
-from scheduler_core.predict.situation import Situation
 from scheduler_core.structs import replace
 
 _MAX_REMEDIES = 100

@@ -12,7 +12,7 @@ import typer
 import yaml
 from typer.core import TyperCommand
 
-from app.cli import options as flags, render, schedule
+from app.cli import options as flags, render, schedule_and_policy_check
 from app.runtime.logs import configure
 from app.schemas.decision import problem_of
 from app.settings import (
@@ -264,7 +264,7 @@ def serve(config: _Config = None, *, given: Flags) -> None:
         status_page=given.status_page,
     )
     if settings.policy is not None:
-        schedule.read_policy(settings.policy, settings.plugins)
+        schedule_and_policy_check.read_policy(settings.policy, settings.plugins)
     if given.snapshot is not None:
         _serve_snapshot(given.snapshot, settings, given)
         return

@@ -26,7 +26,7 @@ from scheduler_core.predict.prediction import (
     Prediction,
     predict,
 )
-from scheduler_core.predict.situation import ExpansionOutcome, Situation
+from scheduler_core.predict.prediction_input import ExpansionOutcome, Situation
 from scheduler_core.structs import Struct
 
 _ORDERS = cluster_source.Orders(20)

@@ -14,7 +14,7 @@ from scheduler_core.model import generic, kube
 from scheduler_core.model.snapshot import NamespacedName, Snapshot
 from scheduler_core.predict import cluster_additions, cluster_changes
 from scheduler_core.predict.predicted_cluster import DAEMON_SET, STATEFUL_SET
-from scheduler_core.predict.situation import Change
+from scheduler_core.predict.prediction_input import Change
 from scheduler_core.structs import replace
 
 _MAX_COUNT = 10_000

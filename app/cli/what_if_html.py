@@ -12,7 +12,7 @@ from app.cli import options, what_if
 from scheduler_core import errors
 from scheduler_core.model.quantity import format_bytes
 from scheduler_core.predict.prediction import Certainty, OrderPoint
-from scheduler_core.predict.situation import Origin
+from scheduler_core.predict.prediction_input import Origin
 from scheduler_core.structs import Struct
 
 _TEMPLATE = "what_if_report.html"

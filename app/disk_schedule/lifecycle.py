@@ -22,10 +22,10 @@ from time import monotonic
 import msgspec
 import structlog
 
-from app.disk_schedule import watches, writer
-from app.disk_schedule.controller import Controller, ControllerContext, ControllerMetrics, OrphanController
-from app.disk_schedule.disk_controller import Allocator, Mirror, NodeController
-from app.disk_schedule.volume_controller import ImageController, ReplicaController, VolumeController
+from app.disk_schedule import controller_cache, writer
+from app.disk_schedule.controller_base import Controller, ControllerContext, ControllerMetrics
+from app.disk_schedule.disk_controllers import Allocator, Mirror, NodeController, OrphanController
+from app.disk_schedule.volume_controllers import ImageController, ReplicaController, VolumeController
 from app.kube.client import KubeClient, pages
 from app.kube.reflector import Decode, Key, Timing
 from app.kube.resources import CRDS, DISK_SCHEDULES, PODS, Resource
@@ -184,7 +184,7 @@ class DiskScheduleLifecycle(leader_loop.Program):
         self._draining = False
         self._logged_refusal = ""
         self._controllers_task: asyncio.Task[None] | None = None
-        self.watches = watches.ControllerCache(client, options.namespace, timing, now, options.stale_after)
+        self.watches = controller_cache.ControllerCache(client, options.namespace, timing, now, options.stale_after)
         self._obstacles = ObstacleWatch(
             client, options.namespace, timing, options.stale_after, obstacles(mirror=options.mirror)
         )

@@ -24,7 +24,7 @@ from typing import Any
 
 import structlog
 
-from app.disk_schedule.watches import ControllerCache, Informer, InformerObject
+from app.disk_schedule.controller_cache import ControllerCache, Informer, InformerObject
 from app.kube.client import ApiError, KubeClient, pages
 from app.kube.resources import DISK_SCHEDULES, LONGHORN_BACKING_IMAGES, LONGHORN_REPLICAS, LONGHORN_VOLUMES, Resource
 from scheduler_core import errors

@@ -18,7 +18,7 @@ from scheduler_core.model.verdict import UNSAFE, Reason
 from scheduler_core.offers.outstanding_offer import OutcomeKind
 from scheduler_core.predict.node_loss import NodeLossOutcome
 from scheduler_core.structs import Struct
-from scheduler_core.volumes.demand import DemandSource
+from scheduler_core.volumes.outstanding_demand import DemandSource
 
 if TYPE_CHECKING:  # the Kubernetes client takes a second to import; a snapshot file needs none
     from app.kube.reflector import CacheStatus

@@ -30,8 +30,8 @@ from scheduler_core.model import kube, snapshot
 from scheduler_core.monitor import report
 from scheduler_core.predict import cluster_changes, predicted_cluster, timeline
 from scheduler_core.predict.prediction import Prediction, predict
+from scheduler_core.predict.prediction_input import Situation
 from scheduler_core.predict.remedies import find_remedies
-from scheduler_core.predict.situation import Situation
 from scheduler_core.structs import Struct
 
 if TYPE_CHECKING:  # the Kubernetes client takes a second to import; a snapshot file needs none

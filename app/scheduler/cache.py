@@ -9,7 +9,7 @@ counts it. The assumption ends when the pod is seen with a node, when it is gone
 binding it has failed. A pod that is seen without a node ends nothing: that event is older than the Binding.
 
 **Longhorn's rules.** A bound pod is all that its volumes need to count: the demand on nodes is derived from pods with a node
-(`scheduler_core/volumes/demand.py`). So a pod that was bound and is not seen on its node yet is put on it in a state for one decision.
+(`scheduler_core/volumes/outstanding_demand.py`). So a pod that was bound and is not seen on its node yet is put on it in a state for one decision.
 `ClusterCache` watches pods itself, and its watch may lag. A pod that the first watch shows on its node is put there in the state,
 too, until the second watch shows that, or a later pod of the name, or the first watch shows that the pod is gone.
 """

@@ -29,8 +29,14 @@ from scheduler_core.model import longhorn, quantity
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.spread import SHARED
 from scheduler_core.structs import Struct
-from scheduler_core.volumes import demand, resolve
-from scheduler_core.volumes.requirements import OptionalVolume, Requirements, VolumeClasses, requirements, volume_class
+from scheduler_core.volumes import outstanding_demand, resolve
+from scheduler_core.volumes.space_requirements import (
+    OptionalVolume,
+    Requirements,
+    VolumeClasses,
+    requirements,
+    volume_class,
+)
 
 
 class ReplicaNeed(Struct, frozen=True, dict=True):
@@ -321,7 +327,7 @@ def optional_volumes(view: View, resolution: resolve.Resolution) -> OptionalVolu
     for volume in resolution.remote:
         placed = sum(replica.node_id != "" and stages.stays(replica) for replica in volume.replicas)
         pending = sum(not replica.node_id for replica in volume.replicas)
-        count = max(demand.replica_count(volume) - placed, pending)
+        count = max(outstanding_demand.replica_count(volume) - placed, pending)
         if count:
             needs.append(ReplicaNeed(volume, count, SoftAntiAffinity.of(volume.volume, view.settings)))
     if not needs:

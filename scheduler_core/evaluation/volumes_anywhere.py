@@ -1,7 +1,7 @@
 """Volumes of other pods that may go to any node, on each node that can take them.
 
 Data flow: a node's own competitors (`contention.py`) → with the volumes that fit in addition: roaming ones first, then one node's
-share of the unplaced ones (`volumes/demand.py`). Nodes with equal competitors are evaluated together. What was added to a node holds for every
+share of the unplaced ones (`volumes/outstanding_demand.py`). Nodes with equal competitors are evaluated together. What was added to a node holds for every
 requester until the node's competitors, its disks or these volumes change.
 
 A best-effort volume that its node cannot take *roams* while it is young: Longhorn places it on another node, so it counts on every node where
@@ -34,9 +34,9 @@ from scheduler_core.model import longhorn, verdict
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.offers.outstanding_offer import Offer
 from scheduler_core.packing.budget import give_way
-from scheduler_core.volumes.demand import UNPLACED_LIFETIME, Demand, replica_count
-from scheduler_core.volumes.requirements import Requirements, requirements
+from scheduler_core.volumes.outstanding_demand import UNPLACED_LIFETIME, Demand, replica_count
 from scheduler_core.volumes.resolve import PodVolume
+from scheduler_core.volumes.space_requirements import Requirements, requirements
 
 # Results of nodes over all sets of volumes that may go anywhere; the latest sets stay.
 _MAX_JOINT = 20_000

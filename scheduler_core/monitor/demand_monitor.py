@@ -27,7 +27,7 @@ from scheduler_core.evaluation.contention import Contention
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.packing.budget import Budget
 from scheduler_core.structs import Struct, field
-from scheduler_core.volumes.demand import Demand, DemandSource
+from scheduler_core.volumes.outstanding_demand import Demand, DemandSource
 from scheduler_core.volumes.resolve import is_local
 
 STUCK_AFTER = 60.0

@@ -18,7 +18,7 @@ from scheduler_core.predict.predicted_cluster import (
     with_conditions,
     with_disk,
 )
-from scheduler_core.predict.situation import Situation
+from scheduler_core.predict.prediction_input import Situation
 from scheduler_core.structs import Struct, replace
 
 HOST_NAME_LABEL = "kubernetes.io/hostname"

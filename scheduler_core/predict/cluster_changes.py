@@ -18,7 +18,7 @@ from scheduler_core.predict.predicted_cluster import (
     with_disk,
 )
 from scheduler_core.predict.predicted_replicas import fail_replicas, replicas_on_node
-from scheduler_core.predict.situation import ExpansionOutcome, Situation, live_pods
+from scheduler_core.predict.prediction_input import ExpansionOutcome, Situation, live_pods
 from scheduler_core.structs import replace
 from scheduler_core.volumes.existing_replicas import is_healthy
 

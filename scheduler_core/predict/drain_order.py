@@ -18,7 +18,7 @@ from scheduler_core.predict.cluster_changes import check_node, drain, permanent_
 from scheduler_core.predict.predicted_cluster import PredictedCluster
 from scheduler_core.predict.predicted_replicas import Choose, healthy_replicas, replicas_on_node
 from scheduler_core.predict.prediction import longest_wait, pod_problem
-from scheduler_core.predict.situation import Situation
+from scheduler_core.predict.prediction_input import Situation
 from scheduler_core.predict.timeline import OrderResult, run_order
 from scheduler_core.structs import Struct
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.predict import cluster_changes, predicted_replicas, prediction, timeline
 from scheduler_core.predict.predicted_cluster import PredictedCluster
-from scheduler_core.predict.situation import Situation
+from scheduler_core.predict.prediction_input import Situation
 from scheduler_core.structs import Struct, replace
 
 # A single step takes too long in a larger cluster.

@@ -15,7 +15,7 @@ from scheduler_core.model.generic import PodKey
 from scheduler_core.monitor import report
 from scheduler_core.predict import cluster_additions, pod_decision, predicted_replicas, prediction
 from scheduler_core.predict.predicted_cluster import PredictedCluster
-from scheduler_core.predict.situation import Situation
+from scheduler_core.predict.prediction_input import Situation
 from scheduler_core.predict.timeline import Timeline
 from scheduler_core.structs import Struct
 

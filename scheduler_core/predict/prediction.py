@@ -15,7 +15,7 @@ from scheduler_core.model.generic import PodKey
 from scheduler_core.model.quantity import format_count, natural_key
 from scheduler_core.predict.predicted_cluster import PredictedCluster
 from scheduler_core.predict.predicted_replicas import healthy_replicas, lacks_local_replica
-from scheduler_core.predict.situation import ExpansionOutcome, Origin, PodToPlace, Situation
+from scheduler_core.predict.prediction_input import ExpansionOutcome, Origin, PodToPlace, Situation
 from scheduler_core.predict.timeline import OrderProgress, OrderResult
 from scheduler_core.structs import Struct
 

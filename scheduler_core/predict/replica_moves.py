@@ -18,7 +18,7 @@ from scheduler_core.monitor.capacity_report import LargestVolumes
 from scheduler_core.predict import pod_decision, predicted_replicas, timeline
 from scheduler_core.predict.predicted_cluster import PredictedCluster, WhatIfError
 from scheduler_core.predict.predicted_replicas import Choose, ReplicaMove, choose_first
-from scheduler_core.predict.situation import Situation
+from scheduler_core.predict.prediction_input import Situation
 from scheduler_core.structs import Struct, replace
 from scheduler_core.volumes.resolve import resolve
 

@@ -22,7 +22,7 @@ from scheduler_core.packing.budget import give_way
 from scheduler_core.predict import cluster_changes, predicted_replicas
 from scheduler_core.predict.pod_decision import PodDecider, PodDecision, attach_volumes, bind_pod, take_away
 from scheduler_core.predict.predicted_cluster import PredictedCluster, StatusChange, hide_changes, show_change
-from scheduler_core.predict.situation import Origin, PodToPlace, Situation
+from scheduler_core.predict.prediction_input import Origin, PodToPlace, Situation
 from scheduler_core.structs import Struct, replace
 
 # Longhorn adds this to what remains of the wait (RequireNewReplica).

@@ -1,6 +1,6 @@
 """All demand of a view, by volume and by node, kept current change by change.
 
-Data flow: changes → the volumes and claims whose demand may have changed (`_subjects_of`) → each is derived again (`demand.py`) → the next
+Data flow: changes → the volumes and claims whose demand may have changed (`_subjects_of`) → each is derived again (`outstanding_demand.py`) → the next
 index, which shares everything else with the previous one. `DemandIndex.of` on the same view returns an equal index. The cost
 follows the changes; only a change of Longhorn's settings, a StorageClass or an engine image derives everything again.
 """
@@ -19,7 +19,7 @@ from scheduler_core.longhorn.stages import DISK_PRESSURE
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.kube import condition
 from scheduler_core.structs import replace
-from scheduler_core.volumes.demand import Demand, Subject, UnplacedVolumes, derive
+from scheduler_core.volumes.outstanding_demand import Demand, Subject, UnplacedVolumes, derive
 from scheduler_core.volumes.resolve import PodVolume
 
 _REBUILDING_KINDS = frozenset({"settings", "storage_classes", "engine_images"})

@@ -14,8 +14,8 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from app.bootstrap import create_app
-from app.disk_schedule.controller import ControllerMetrics
-from app.disk_schedule.watches import ControllerCache
+from app.disk_schedule.controller_base import ControllerMetrics
+from app.disk_schedule.controller_cache import ControllerCache
 from app.extender.metrics import Metrics, Outstanding
 from app.kube.reflector import CacheStatus, Timing
 from app.memory_budget import MemoryBudget

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
-from app.disk_schedule.watches import Informer, InformerObject
+from app.disk_schedule.controller_cache import Informer, InformerObject
 from app.kube.client import KubeClient
 from app.kube.reflector import Key, Phase, Reflector, Timing
 from app.kube.resources import DISK_SCHEDULES, LONGHORN_REPLICAS

@@ -39,8 +39,8 @@ from devcluster.stack import Disk
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import Packing
 from scheduler_core.decide.extender_settings import GuardMode
-from scheduler_core.volumes.demand import Demand, DemandSource
 from scheduler_core.volumes.demand_index import DemandIndex
+from scheduler_core.volumes.outstanding_demand import Demand, DemandSource
 from tests.builders import storage_class
 from tests.e2e.journal import FilterCall, Journal, Offer, quantiles
 from tests.e2e.leader_monitor import LeaderMonitor

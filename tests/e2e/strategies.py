@@ -14,7 +14,7 @@ from app.cli.cluster_source import Orders, Query, predicted_cluster, seeded_choi
 from app.cli.what_if_changes import ChangeReader
 from scheduler_core.model.quantity import format_bytes, format_count
 from scheduler_core.predict.predicted_replicas import Choose
-from scheduler_core.predict.situation import Situation
+from scheduler_core.predict.prediction_input import Situation
 from tests.e2e.report import Options, Part, draw
 from tests.worlds.generated_cluster import draw_situation
 from tests.worlds.strategies import Spread, StrategyComparison, compare_strategies

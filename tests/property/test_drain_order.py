@@ -12,7 +12,7 @@ from scheduler_core.predict.cluster_changes import drain, set_setting
 from scheduler_core.predict.drain_order import maintain_node
 from scheduler_core.predict.predicted_cluster import PredictedCluster
 from scheduler_core.predict.prediction import predict
-from scheduler_core.predict.situation import Situation
+from scheduler_core.predict.prediction_input import Situation
 from scheduler_core.predict.timeline import run_order
 from tests.builders import Object, pod
 from tests.core.predict.test_drain_order import NONE, blocked, choose, names, order_of

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from hypothesis import given, strategies as st
 
 from scheduler_core.predict.pod_headroom import fill_with_pods
-from scheduler_core.predict.situation import Situation
+from scheduler_core.predict.prediction_input import Situation
 from scheduler_core.predict.timeline import run_order
 from tests.builders import disk, kube_node, longhorn_node
 from tests.core.predict.test_pod_headroom import headroom

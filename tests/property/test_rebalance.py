@@ -13,8 +13,8 @@ from scheduler_core.monitor.capacity_report import CapacityReport, LargestVolume
 from scheduler_core.predict.cluster_additions import scale
 from scheduler_core.predict.predicted_cluster import PredictedCluster
 from scheduler_core.predict.predicted_replicas import Choose, ReplicaMove, apply_move, next_step
+from scheduler_core.predict.prediction_input import Situation
 from scheduler_core.predict.replica_moves import Baseline, Rebalance, find_moves, largest_volume_goal, waiting_pods_goal
-from scheduler_core.predict.situation import Situation
 from scheduler_core.structs import replace
 from tests.builders import GI
 from tests.examples import examples

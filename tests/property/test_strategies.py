@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 
 from scheduler_core.decide.decision import Packing
 from scheduler_core.model.generic import PodKey
-from scheduler_core.predict.situation import Situation
+from scheduler_core.predict.prediction_input import Situation
 from tests.examples import examples
 from tests.worlds.generated_cluster import play_strategy, with_pods
 from tests.worlds.paced_timeline import Pace

@@ -18,7 +18,7 @@ from scheduler_core.predict.cluster_changes import drain, expand, lose_disk, los
 from scheduler_core.predict.predicted_cluster import PredictedCluster
 from scheduler_core.predict.predicted_replicas import Choose
 from scheduler_core.predict.prediction import Certainty, predict
-from scheduler_core.predict.situation import Change, Situation
+from scheduler_core.predict.prediction_input import Change, Situation
 from scheduler_core.predict.timeline import OrderProgress, OrderResult, run_order
 from tests.builders import GI
 from tests.examples import examples

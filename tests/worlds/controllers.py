@@ -8,10 +8,10 @@ from typing import Any, cast
 
 from aiohttp import web
 
-from app.disk_schedule.controller import Controller, ControllerContext, ControllerMetrics, OrphanController
-from app.disk_schedule.disk_controller import Allocator, Mirror, NodeController
-from app.disk_schedule.volume_controller import ImageController, ReplicaController, VolumeController
-from app.disk_schedule.watches import ControllerCache, Informer
+from app.disk_schedule.controller_base import Controller, ControllerContext, ControllerMetrics
+from app.disk_schedule.controller_cache import ControllerCache, Informer
+from app.disk_schedule.disk_controllers import Allocator, Mirror, NodeController, OrphanController
+from app.disk_schedule.volume_controllers import ImageController, ReplicaController, VolumeController
 from app.disk_schedule.writer import ObjectWriter
 from app.kube.client import KubeClient
 from app.kube.reflector import Timing

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from scheduler_core.decide.decision import FilterOptions, Packing
 from scheduler_core.model import kube
 from scheduler_core.predict.predicted_replicas import Choose
-from scheduler_core.predict.situation import Situation
+from scheduler_core.predict.prediction_input import Situation
 from tests.builders import Object, disk, kube_node, longhorn_node
 from tests.worlds.paced_timeline import Pace
 from tests.worlds.predicted_clusters import situation

@@ -17,7 +17,7 @@ from scheduler_core.model.generic import PodKey
 from scheduler_core.predict.pod_decision import PodDecider
 from scheduler_core.predict.predicted_cluster import PredictedCluster, StatusChange, show_change
 from scheduler_core.predict.predicted_replicas import Choose, ReplicaStep
-from scheduler_core.predict.situation import PodToPlace, Situation
+from scheduler_core.predict.prediction_input import PodToPlace, Situation
 from scheduler_core.predict.timeline import NOT_CREATED, Observe, OrderResult, Timeline, ignore_progress
 
 # 200 pods of two claims had their nodes selected after 9.1 s with kube-scheduler's default client limits: 22 in a second.

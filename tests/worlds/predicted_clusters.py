@@ -14,7 +14,7 @@ from scheduler_core.predict.cluster_additions import Workload
 from scheduler_core.predict.predicted_cluster import PredictedCluster, predicted_state
 from scheduler_core.predict.predicted_replicas import ReplicaMove, replica_moves
 from scheduler_core.predict.prediction import PodOutcome, Prediction, predict
-from scheduler_core.predict.situation import Change, Situation
+from scheduler_core.predict.prediction_input import Change, Situation
 from scheduler_core.predict.timeline import Observe, OrderResult, run_order
 from tests.builders import (
     GI,

@@ -27,7 +27,7 @@ from scheduler_core.packing.budget import Budget
 from scheduler_core.predict.predicted_cluster import PredictedCluster, list_replica
 from scheduler_core.predict.predicted_replicas import Choose, with_written_bytes
 from scheduler_core.predict.prediction import sort_by_count
-from scheduler_core.predict.situation import Situation
+from scheduler_core.predict.prediction_input import Situation
 from scheduler_core.predict.timeline import OrderProgress, OrderResult
 from scheduler_core.structs import replace
 from scheduler_core.volumes.existing_replicas import unlisted_volumes

@@ -26,7 +26,7 @@ from scheduler_core.monitor.demand_monitor import PlacementReport
 from scheduler_core.monitor.overbooking_monitor import Overbooked, OverbookingReport
 from scheduler_core.offers.ledger import Ledger, step
 from scheduler_core.offers.outstanding_offer import ObservedPod, Offered, OutcomeKind, Tick
-from scheduler_core.volumes.demand import DemandSource
+from scheduler_core.volumes.outstanding_demand import DemandSource
 from scheduler_core.volumes.resolve import resolve
 from tests import builders as make
 from tests.builders import GI, disk, kube_node, longhorn_node, pod, replica, setting, storage_class

@@ -133,7 +133,7 @@ def test_commands_that_log_say_so() -> None:
     """Unconfigured, their log would be on standard output, among the result."""
     graph = grimp.build_graph("app", include_external_packages=True, cache_dir=None)
     modules = {name: load_command(name).callback.__module__ for name in NAMES if " " not in name}
-    modules["policy"] = "app.cli.schedule"
+    modules["policy"] = "app.cli.schedule_and_policy_check"
     # Where a live cluster is read, logs are configured first.
     graph.remove_import(importer="app.cli.cluster_source", imported="app.kube.cluster_cache")
     graph.remove_import(importer="app.cli.cluster_source", imported="app.runtime.logs")

@@ -250,7 +250,7 @@ def test_the_lease_name_comes_from_the_flag_or_the_environment(
 
     monkeypatch.setattr(lifecycle, "Elector", RecordingElector)
     monkeypatch.setattr(lifecycle, "run_scheduler", build_only)
-    monkeypatch.setattr("app.cli.schedule.configure", lambda *_: None)
+    monkeypatch.setattr("app.cli.schedule_and_policy_check.configure", lambda *_: None)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert run("schedule", "--watch", "--scheduler-name", "other", *arguments).code == 0

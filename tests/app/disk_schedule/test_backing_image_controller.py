@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from app.disk_schedule.controller import ControllerMetrics
-from app.disk_schedule.volume_controller import ImageController, UnreadableError
+from app.disk_schedule.controller_base import ControllerMetrics
+from app.disk_schedule.volume_controllers import ImageController, UnreadableError
 from app.kube.resources import LONGHORN_BACKING_IMAGES
 from app.runtime.work_queue import Requeue
 from scheduler_core.model.disk_schedule import FINALIZER

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
-from app.disk_schedule.controller import over_allocated
+from app.disk_schedule.controller_base import over_allocated
 from scheduler_core.model.disk_schedule import DiskSchedule, DiskScheduleStatus
 from scheduler_core.model.kube import Condition
 from tests.worlds.controllers import World

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import generate_latest
 from structlog.testing import capture_logs
 
-from app.disk_schedule.controller import ControllerMetrics
+from app.disk_schedule.controller_base import ControllerMetrics
 from app.disk_schedule.lifecycle import MANAGER_PODS, ControllerOptions, DiskScheduleLifecycle
 from app.kube.client import KubeClient
 from app.kube.reflector import Timing

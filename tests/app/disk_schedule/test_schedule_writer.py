@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.disk_schedule.watches import Informer, InformerObject
+from app.disk_schedule.controller_cache import Informer, InformerObject
 from app.disk_schedule.writer import ScheduleWriter
 from app.kube.client import ApiError
 from scheduler_core.convert.disk_schedule import read_disk_schedule, with_status

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from app.disk_schedule.volume_controller import VolumeController
+from app.disk_schedule.volume_controllers import VolumeController
 from app.kube.resources import DISK_SCHEDULES, LONGHORN_REPLICAS, LONGHORN_VOLUMES
 from app.runtime.work_queue import Requeue
 from tests import builders

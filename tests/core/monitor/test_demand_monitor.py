@@ -13,7 +13,7 @@ from scheduler_core.evaluation.contention import Contention
 from scheduler_core.evaluation.volumes_anywhere import VolumesAnywhere
 from scheduler_core.monitor.demand_monitor import SETTLE_TIME, STUCK_AFTER, Misplaced, PlacementReport, Stuck
 from scheduler_core.offers.ledger import Ledger
-from scheduler_core.volumes.demand import Demand, DemandSource
+from scheduler_core.volumes.outstanding_demand import Demand, DemandSource
 from tests import builders as make
 from tests.builders import Object
 from tests.worlds.changes import Changes, changes_of, empty_state

@@ -18,7 +18,7 @@ from scheduler_core.predict.drain_order import (
 )
 from scheduler_core.predict.predicted_cluster import WhatIfError
 from scheduler_core.predict.predicted_replicas import Choose
-from scheduler_core.predict.situation import Situation
+from scheduler_core.predict.prediction_input import Situation
 from tests.builders import GI, claim, persistent_volume, replica, volume
 from tests.worlds.predicted_clusters import (
     OPTIONS,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from scheduler_core.predict.node_loss import NodeLossOutcome, predict_node_loss
-from scheduler_core.predict.situation import Situation
+from scheduler_core.predict.prediction_input import Situation
 from tests.builders import claim, persistent_volume, pod, replica, volume
 from tests.worlds.predicted_clusters import OPTIONS, node, owned_pod, running, situation
 

@@ -7,7 +7,7 @@ import pytest
 
 from scheduler_core.predict.cluster_changes import drain, lose_nodes
 from scheduler_core.predict.prediction import OrderHistory, OrderPoint
-from scheduler_core.predict.situation import Change, Situation
+from scheduler_core.predict.prediction_input import Change, Situation
 from scheduler_core.predict.timeline import OrderProgress
 from tests.worlds.predicted_clusters import (
     add_labels,

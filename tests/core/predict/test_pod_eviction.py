@@ -9,7 +9,7 @@ from scheduler_core.predict.cluster_additions import add_nodes, scale
 from scheduler_core.predict.cluster_changes import drain, lose_nodes, set_setting
 from scheduler_core.predict.disruption_budgets import DisruptionBudgets
 from scheduler_core.predict.prediction import Certainty
-from scheduler_core.predict.situation import Situation
+from scheduler_core.predict.prediction_input import Situation
 from tests.builders import Object, pod
 from tests.worlds.predicted_clusters import (
     add_labels,

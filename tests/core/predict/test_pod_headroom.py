@@ -11,7 +11,7 @@ from scheduler_core.predict.pod_headroom import (
     fill_with_pods,
     summarize_headroom,
 )
-from scheduler_core.predict.situation import Situation
+from scheduler_core.predict.prediction_input import Situation
 from tests.builders import claim
 from tests.worlds.predicted_clusters import OPTIONS, node, owned_pod, situation, workload
 

@@ -13,7 +13,7 @@ from scheduler_core.model import kube
 from scheduler_core.predict.cluster_additions import add_disk, add_nodes, apply_objects, scale
 from scheduler_core.predict.cluster_changes import drain, expand, lose_disk, lose_nodes, lose_zone, set_setting
 from scheduler_core.predict.prediction import Certainty
-from scheduler_core.predict.situation import Change
+from scheduler_core.predict.prediction_input import Change
 from scheduler_core.predict.timeline import run_order
 from tests.builders import (
     GI,

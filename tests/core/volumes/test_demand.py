@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from scheduler_core.cluster.view import View
-from scheduler_core.volumes.demand import Demand, DemandSource
 from scheduler_core.volumes.demand_index import DemandIndex
+from scheduler_core.volumes.outstanding_demand import Demand, DemandSource
 from tests.builders import (
     GI,
     NOW,

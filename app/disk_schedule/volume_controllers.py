@@ -6,8 +6,8 @@ reconciles where copies of a backing image are made, and requests for their spac
 from collections.abc import Iterable, Mapping
 
 from app.disk_schedule import writer
-from app.disk_schedule.controller import Controller
-from app.disk_schedule.watches import ImageObject, InformerObject, Version, VolumeObject, condition_of
+from app.disk_schedule.controller_base import Controller
+from app.disk_schedule.controller_cache import ImageObject, InformerObject, Version, VolumeObject, condition_of
 from app.kube.resources import LONGHORN_BACKING_IMAGES, LONGHORN_REPLICAS, LONGHORN_VOLUMES
 from app.runtime.work_queue import Requeue
 from scheduler_core import errors
