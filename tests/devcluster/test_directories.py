@@ -24,15 +24,10 @@ def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
     os.close(lock)
 
 
-def test_the_files_of_a_former_cluster_are_removed(tmp_path: Path) -> None:
-    directories = Directories(tmp_path / "new")
-    os.close(directories.occupy())
-    (directories.etcd / "state").write_text("old")
-    os.close(directories.occupy())
-    assert list(directories.etcd.iterdir()) == []
-
-
-def test_only_its_owner_can_read_the_folder(tmp_path: Path) -> None:
+def test_only_its_owner_can_read_the_folder_and_a_former_clusters_files_are_removed(tmp_path: Path) -> None:
     directories = Directories(tmp_path / "new")
     os.close(directories.occupy())
     assert directories.directory.stat().st_mode & 0o777 == 0o700
+    (directories.etcd / "state").write_text("old")
+    os.close(directories.occupy())
+    assert list(directories.etcd.iterdir()) == []

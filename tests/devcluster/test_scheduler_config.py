@@ -29,10 +29,6 @@ def rewrite_given(**options: Any) -> dict[str, Any]:
     return config
 
 
-def prefixes(config: dict[str, Any]) -> list[str]:
-    return [extender["urlPrefix"] for extender in config["extenders"]]
-
-
 def test_only_credentials_and_leader_election_differ_by_default() -> None:
     expected = GIVEN | {
         "clientConnection": {"kubeconfig": str(CREDENTIALS), "qps": 50},
@@ -42,8 +38,8 @@ def test_only_credentials_and_leader_election_differ_by_default() -> None:
 
 
 def test_one_address_replaces_host_and_port_of_every_extender() -> None:
-    config = rewrite_given(url_prefix="10.0.0.1:2000")
-    assert prefixes(config) == ["http://10.0.0.1:2000/one", "https://10.0.0.1:2000"]
+    extenders = rewrite_given(url_prefix="10.0.0.1:2000")["extenders"]
+    assert [each["urlPrefix"] for each in extenders] == ["http://10.0.0.1:2000/one", "https://10.0.0.1:2000"]
 
 
 @pytest.mark.parametrize("text", ["- a list", "kind: Policy", "", "{"])

@@ -24,7 +24,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
@@ -199,10 +199,6 @@ def line(demand: Demand) -> Line:
     return (volume.name, volume.claim, demand.node, source, demand.pod, volume.volume.size, demand.since)
 
 
-def state_line(entry: dict[str, Any]) -> Line:
-    return tuple(entry[key] for key in ("volume", "claim", "node", "source", "pod", "size", "since"))
-
-
 def _now() -> datetime:
     return datetime.now(UTC)
 
@@ -374,7 +370,8 @@ class _Scenario:
     def _same_demands(self) -> bool:
         state = self._rig.service()
         listed = self._observer.listed_demands()
-        reported = {state_line(entry) for entry in state["demands"]}
+        keys = ("volume", "claim", "node", "source", "pod", "size", "since")
+        reported = {tuple(entry[key] for key in keys) for entry in state["demands"]}
         all_reported = len(reported) == min(len(listed), MAX_LISTED) and state["demandCount"] == len(listed)
         same = reported <= listed and all_reported
         if same:

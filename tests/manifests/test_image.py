@@ -119,17 +119,14 @@ def test_labels_have_the_projects_values() -> None:
 def test_all_manifests_name_the_same_image() -> None:
     """It is the name that `docker build` and compose.yaml give it, so an image that was loaded into a node is found."""
     image = f"{NAME}:{PYPROJECT['project']['version']}"
-    names = set(re.findall(rf"image: (\S*{NAME}\S*)$", all_manifests(), re.MULTILINE))
+    deployments = "\n".join(path.read_text() for path in (ROOT / "manifests").rglob("deployment.yaml"))
+    names = set(re.findall(rf"image: (\S*{NAME}\S*)$", deployments, re.MULTILINE))
     kustomizations = [documents(path)[0] for path in (ROOT / "manifests").rglob("kustomization.yaml")]
     images = [entry for kustomization in kustomizations for entry in kustomization.get("images", [])]
     own = [entry for entry in images if NAME in entry["name"]]
     assert names == {NAME}
     assert {f"{entry['name']}:{entry['newTag']}" for entry in own} == {image}
     assert documents(ROOT / "compose.yaml")[0]["services"]["snapshot"]["image"] == image
-
-
-def all_manifests() -> str:
-    return "\n".join(path.read_text() for path in (ROOT / "manifests").rglob("deployment.yaml"))
 
 
 def test_the_wheels_that_are_checked_are_those_of_the_images_python() -> None:

@@ -49,7 +49,8 @@ def test_best_effort_replica_goes_elsewhere_from_a_full_node(scene: Scene) -> No
     scene.force_pod("late", home, "second")
     until("pod runs", lambda: scene.running("late"))
     assert scene.replica_nodes("second") == [other]
-    until("it is counted", lambda: _misplaced_pods(scene.rig) == [(f"{scene.name}/late", home)])
+    late = (f"{scene.name}/late", home)
+    until("it is counted", lambda: [(each["pod"], each["node"]) for each in scene.rig.status()["misplaced"]] == [late])
 
 
 def test_strict_local_volume_is_not_attached_on_a_foreign_node(scene: Scene) -> None:
@@ -165,10 +166,6 @@ def _disk(scene: Scene, node: str) -> dict[str, Any]:
     assert longhorn_node is not None
     disk: dict[str, Any] = longhorn_node["status"]["diskStatus"]["disk-1"]
     return disk
-
-
-def _misplaced_pods(rig: Rig) -> list[tuple[str, str]]:
-    return [(each["pod"], each["node"]) for each in rig.status()["misplaced"]]
 
 
 def _stuck_reason(scene: Scene) -> str:

@@ -217,12 +217,8 @@ def test_volume_takes_its_parameters_from_its_class() -> None:
 def test_strict_local_volume_has_one_replica() -> None:
     """Longhorn's webhook refuses any other number, also the default one."""
     parameters = {"dataLocality": "strict-local"}
-    assert (
-        new_volume(_claim(), _class(**parameters, numberOfReplicas="1"), Settings(), Snapshot())["spec"][
-            "numberOfReplicas"
-        ]
-        == 1
-    )
+    one = new_volume(_claim(), _class(**parameters, numberOfReplicas="1"), Settings(), Snapshot())
+    assert one["spec"]["numberOfReplicas"] == 1
     for number in ({}, {"numberOfReplicas": "3"}):
         with pytest.raises(ResolutionError, match="strict-local needs numberOfReplicas 1, not 3"):
             new_volume(_claim(), _class(**parameters, **number), Settings(), Snapshot())
@@ -241,10 +237,9 @@ def test_persistent_volume_is_bound_to_its_claim_and_to_no_node() -> None:
 
 def test_zonal_volume_and_its_pods_stay_in_the_zone_of_the_selected_node() -> None:
     zone = "topology.kubernetes.io/zone"
-    spec = _persistent_volume(_class(volumeTopology="zonal"), Settings(csi_allowed_topology_keys=frozenset({zone})))[
-        "spec"
-    ]
-    (term,) = spec["nodeAffinity"]["required"]["nodeSelectorTerms"]
+    settings = Settings(csi_allowed_topology_keys=frozenset({zone}))
+    volume = _persistent_volume(_class(volumeTopology="zonal"), settings)
+    (term,) = volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
     assert term["matchExpressions"] == [{"key": zone, "operator": "In", "values": ["z"]}]
 
 
