@@ -119,11 +119,9 @@ class Tile(Struct, frozen=True):
 
 def tiles(report: StatusReport, service: "ServiceState | None", losses: Mapping[str, NodeLossOutcome]) -> list[Tile]:
     """Returns the tiles of a report; what only a leader knows is unknown elsewhere."""
-    leads = service is not None and service.answering
     return [
         _waiting_tile(report, service),
-        _stuck_tile(service if leads else None),
-        _misplacement_tile(service if leads else None),
+        *_placement_tiles(service),
         _largest_volume_tile(report),
         _losses_tile(report, service, losses),
         _free_space_tile(report),
@@ -137,17 +135,12 @@ def _waiting_tile(report: StatusReport, service: "ServiceState | None") -> Tile:
     return Tile("Waiting pods", f"{number:,}", "warn" if number else "good", note, "/pods")
 
 
-def _stuck_tile(service: "ServiceState | None") -> Tile:
-    if service is None:
-        return Tile("Stuck pods", UNKNOWN, "", _ONLY_LEADER)
+def _placement_tiles(service: "ServiceState | None") -> list[Tile]:
+    labels = ("Stuck pods", "Misplaced volumes")
+    if service is None or not service.answering:
+        return [Tile(label, UNKNOWN, "", _ONLY_LEADER) for label in labels]
     stuck = service.outstanding.report.stuck
-    note = f"{stuck[0].pod} on {stuck[0].node}" if stuck else "bound pods that have lacked a volume for a minute"
-    return Tile("Stuck pods", f"{len(stuck):,}", "bad" if stuck else "good", note)
-
-
-def _misplacement_tile(service: "ServiceState | None") -> Tile:
-    if service is None:
-        return Tile("Misplaced volumes", UNKNOWN, "", _ONLY_LEADER)
+    stuck_note = f"{stuck[0].pod} on {stuck[0].node}" if stuck else "bound pods that have lacked a volume for a minute"
     misplaced = service.outstanding.report.misplaced
     overbooked = service.outstanding.overbookings.overbooked
     note = (
@@ -157,8 +150,10 @@ def _misplacement_tile(service: "ServiceState | None") -> Tile:
     )
     if overbooked:
         note += f"; {format_count(len(overbooked), 'overbooked disk')}"
-    mood = "bad" if misplaced or overbooked else "good"
-    return Tile("Misplaced volumes", f"{len(misplaced):,}", mood, note)
+    return [
+        Tile(labels[0], f"{len(stuck):,}", "bad" if stuck else "good", stuck_note),
+        Tile(labels[1], f"{len(misplaced):,}", "bad" if misplaced or overbooked else "good", note),
+    ]
 
 
 def _largest_volume_tile(report: StatusReport) -> Tile:
