@@ -17,7 +17,6 @@ leaves again if that is rejected.
 
 import math
 from collections.abc import Iterable, Mapping
-from operator import attrgetter
 
 from scheduler_core.cluster.view import View
 from scheduler_core.longhorn import node_controller, space
@@ -27,13 +26,12 @@ from scheduler_core.structs import Struct, replace
 SETTLE_TIME = 1.0
 # Longhorn writes the status of a disk every 30 s; the rest is for a slow sync.
 MAX_STATUS_LAG = 60.0
-_BY_PLACE = attrgetter("node", "disk")
 
 Deliveries = Mapping[tuple[str, str], float]
 """When a watch first delivered a replica with a disk, in the caller's seconds, by the replica's name and the disk's UUID."""
 
 
-class Overbooked(Struct, frozen=True):
+class Overbooked(Struct, frozen=True, order=True):
     """A disk that new placements overbooked."""
 
     node: str
@@ -134,8 +132,8 @@ class OverbookingReport(Struct, frozen=True):
                 new_overbookings.append(meeting.entry)
         return OverbookingReport(
             time=now,
-            overbooked=tuple(sorted(overbooked, key=_BY_PLACE)),
-            new_overbookings=tuple(sorted(new_overbookings, key=_BY_PLACE)),
+            overbooked=tuple(sorted(overbooked)),
+            new_overbookings=tuple(sorted(new_overbookings)),
             _view=view,
             _recent=recent,
             _meetings=meetings,
