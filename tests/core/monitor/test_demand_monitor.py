@@ -111,14 +111,6 @@ def test_demands_are_counted_by_source() -> None:
     assert world.update_report().by_source == expected | {DemandSource.POD: 0}
 
 
-def test_a_new_volume_placed_on_another_node_is_misplaced() -> None:
-    world = world_with_misplaced_volume()
-    report = world.update_report()
-    assert (report.misplaced, report.new_misplacements) == ((MISPLACED,), (MISPLACED,))
-    report = world.update_report(1)
-    assert (report.misplaced, report.new_misplacements) == ((MISPLACED,), ())
-
-
 def test_a_misplaced_volume_stays_misplaced_when_its_replica_becomes_healthy() -> None:
     world = world_with_misplaced_volume()
     world.update_report()
@@ -129,22 +121,18 @@ def test_a_misplaced_volume_stays_misplaced_when_its_replica_becomes_healthy() -
     assert world.update_report(1).misplaced == ()
 
 
-def test_a_volume_that_was_drained_away_is_not_misplaced() -> None:
-    world = World(bound("x"), pod("p", "x"), make.replica("r", "vol-x", "b", size=10))
-    report = world.update_report()
-    assert (report.misplaced, report.by_source[DemandSource.POD]) == ((), 1)
-
-
 @pytest.mark.parametrize(
     "replica",
     [
         pytest.param(new_replica("r", "b", deleting=True), id="being deleted"),
         pytest.param(new_replica("r", "b", failed=True), id="failed"),
         pytest.param(new_replica("r", ""), id="not placed"),
+        pytest.param(make.replica("r", "vol-x", "b", size=10), id="of a volume that was drained away"),
     ],
 )
-def test_an_unusable_replica_does_not_make_a_volume_misplaced(replica: Object) -> None:
-    assert World(bound("x"), pod("p", "x"), replica).update_report(5).misplaced == ()
+def test_the_replica_does_not_make_a_volume_misplaced(replica: Object) -> None:
+    report = World(bound("x"), pod("p", "x"), replica).update_report(5)
+    assert (report.misplaced, report.by_source[DemandSource.POD]) == ((), 1)
 
 
 def test_a_volume_is_not_misplaced_while_a_replica_has_no_place_yet() -> None:
@@ -161,29 +149,34 @@ def test_a_volume_is_misplaced_after_the_settle_time_if_a_replica_gets_no_place(
     assert world.update_report(SETTLE_TIME).new_misplacements == (MISPLACED,)
 
 
-def test_a_misplaced_volume_demanded_on_a_third_node_is_no_new_misplacement() -> None:
+P = pod("p", "x")
+LATER: dict[str, tuple[list[Object], list[Object], Misplaced, bool]] = {
+    "time alone changes nothing": ([], [], MISPLACED, False),
+    "demand on a third node is no new misplacement": (
+        [], [make.longhorn_node("c"), pod("p", "x", node="c")], Misplaced("default/p", "vol-x", "c", ("b",)), False,
+    ),
+    "demand of another pod is a new misplacement": (
+        [P], [pod("q", "x")], Misplaced("default/q", "vol-x", "a", ("b",)), True,
+    ),
+    "the name of a deleted pod stays": ([P], [make.volume("vol-x", 10, nodeID="a")], MISPLACED, False),
+    # It has no volume yet that could be misplaced.
+    "an unbound claim named like the volume is not misplaced": (
+        [], [make.claim("vol-x", 10), pod("q", "vol-x")], MISPLACED, False,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("deleted", "changed", "expected", "is_new"), LATER.values(), ids=LATER)
+def test_a_misplaced_volume_is_reported_again(
+    deleted: list[Object], changed: list[Object], expected: Misplaced, is_new: bool
+) -> None:
     world = world_with_misplaced_volume()
-    world.update_report()
-    world.put(make.longhorn_node("c"), pod("p", "x", node="c"))
+    report = world.update_report()
+    assert (report.misplaced, report.new_misplacements) == ((MISPLACED,), (MISPLACED,))
+    world.put(deleted, deleted=True)
+    world.put(changed)
     report = world.update_report(1)
-    assert (report.misplaced, report.new_misplacements) == ((Misplaced("default/p", "vol-x", "c", ("b",)),), ())
-
-
-def test_a_misplaced_volume_demanded_by_another_pod_is_a_new_misplacement() -> None:
-    world = world_with_misplaced_volume()
-    world.update_report()
-    world.put(pod("p", "x"), deleted=True)
-    world.put(pod("q", "x"))
-    assert world.update_report(1).new_misplacements == (Misplaced("default/q", "vol-x", "a", ("b",)),)
-
-
-def test_a_misplaced_volume_keeps_its_pod_s_name_after_the_pod_is_deleted() -> None:
-    world = world_with_misplaced_volume()
-    world.update_report()
-    world.put(pod("p", "x"), deleted=True)
-    world.put(make.volume("vol-x", 10, nodeID="a"))
-    report = world.update_report(1)
-    assert (report.misplaced, report.new_misplacements) == ((MISPLACED,), ())
+    assert (report.misplaced, report.new_misplacements) == ((expected,), (expected,) if is_new else ())
 
 
 def test_a_misplaced_volume_whose_pod_is_delivered_later_is_no_new_misplacement() -> None:
@@ -192,14 +185,6 @@ def test_a_misplaced_volume_whose_pod_is_delivered_later_is_no_new_misplacement(
     world.put(pod("p", "x"))
     report = world.update_report(1)
     assert (report.misplaced, report.new_misplacements) == ((MISPLACED,), ())
-
-
-def test_an_unbound_claim_named_like_a_misplaced_volume_is_not_misplaced() -> None:
-    """It has no volume yet that could be misplaced."""
-    world = world_with_misplaced_volume()
-    world.update_report()
-    world.put(make.claim("vol-x", 10), pod("q", "vol-x"))
-    assert world.update_report(1).misplaced == (MISPLACED,)
 
 
 def test_best_effort_volumes_that_only_prefer_their_node_may_be_on_another() -> None:
