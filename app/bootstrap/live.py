@@ -19,13 +19,13 @@ from app.extender.guard import GuardContext, PlacementGuard, written_replicas
 from app.extender.guard_certificate import CertificateOptions, GuardCertificate
 from app.extender.lifecycle import NAME, ExtenderLifecycle, ExtenderParts, LeaderTask, LiveSettings
 from app.extender.metrics import Metrics
-from app.extender.node_reservation import NodeReservations
 from app.extender.nudger import Nudger, write_nudge
 from app.extender.offer_store import OfferStore
 from app.extender.offers import Offers
 from app.extender.placements import Placements
 from app.extender.status_reporter import StatusReporter, StatusSources
 from app.extender.verbs import Reservations, Verbs
+from app.extender.whole_node_reservation import NodeReservations
 from app.kube.client import KubeClient
 from app.kube.cluster_cache import ClusterCache
 from app.kube.generic_cache import GenericCache

@@ -1,6 +1,6 @@
 """`longhorn-extender doctor`: whether the extender protects a cluster, and what to mend.
 
-Data flow: the facts are read from the cluster (`app.extender.installation_reader`) → each check turns facts into findings
+Data flow: the facts are read from the cluster (`app.extender.doctor_reader`) → each check turns facts into findings
 (`scheduler_core.installation.diagnosis`) → one line for each finding, with the command that mends it.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from app.cli.render import Cell
-    from app.extender.installation_reader import ReadOptions
+    from app.extender.doctor_reader import ReadOptions
     from scheduler_core.installation.facts import Finding, Installation
 
 FINDINGS = 1
@@ -63,8 +63,8 @@ def doctor(
 
     Exit code 0: there is no error. 1: there is one, or with --strict a warning. 2: bad input, or no cluster.
     """
-    from app.extender.installation_calls import ProbeOptions
-    from app.extender.installation_reader import ReadOptions
+    from app.extender.doctor_calls import ProbeOptions
+    from app.extender.doctor_reader import ReadOptions
     from scheduler_core.installation.diagnosis import INSTALLED, UNINSTALLED, diagnose, is_well
     from scheduler_core.installation.facts import Severity
 
@@ -84,7 +84,7 @@ def doctor(
 
 
 async def _read(kubeconfig: str | None, context: str | None, options: "ReadOptions") -> "Installation":
-    from app.extender.installation_reader import InstallationReader
+    from app.extender.doctor_reader import InstallationReader
     from app.kube.client import KubeClient
 
     async with await KubeClient.connect(kubeconfig, context) as client:

@@ -22,7 +22,7 @@ from app.extender.metrics import Metrics
 from app.extender.nudger import Nudger
 from app.extender.offer_store import OfferStore
 from app.extender.placements import Placements
-from app.extender.watched_pods import WatchedPods
+from app.extender.pods_with_offers import WatchedPods
 from app.runtime import probes, wait_at_most
 from scheduler_core.decide import offered_nodes
 from scheduler_core.decide.decision import NO_CONTENDERS, NO_SCORES, Competing, Contenders, Decision

@@ -31,7 +31,7 @@ from scheduler_core.model import kube, longhorn
 from scheduler_core.monitor import demand_monitor, overbooking_monitor
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.structs import Struct
-from scheduler_core.volumes.existing_replicas import decided_node, unlisted_volumes
+from scheduler_core.volumes.decided_pods import decided_node, unlisted_volumes
 
 log = structlog.get_logger("placements")
 

@@ -42,7 +42,7 @@ from scheduler_core.model import kube
 from scheduler_core.model.verdict import UNSAFE, Reason
 from scheduler_core.packing.budget import Budget, PackingAnswer
 from scheduler_core.structs import replace
-from scheduler_core.volumes.existing_replicas import home_nodes, strict_local_nodes
+from scheduler_core.volumes.data_locality import home_nodes, strict_local_nodes
 from scheduler_core.volumes.free_volume_matching import CandidateVolumes, NodeResolution, resolve_on_nodes
 from scheduler_core.volumes.resolve import PodVolume, Resolution, exceeds_attach_limit
 from scheduler_core.volumes.space_requirements import requirements

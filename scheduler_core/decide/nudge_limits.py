@@ -22,7 +22,7 @@ from scheduler_core.model import kube, verdict
 from scheduler_core.offers.ledger import Ledger, step
 from scheduler_core.offers.outstanding_offer import Offered
 from scheduler_core.structs import Struct, replace
-from scheduler_core.volumes.existing_replicas import decided_node
+from scheduler_core.volumes.decided_pods import decided_node
 from scheduler_core.volumes.free_volume_matching import may_match
 from scheduler_core.volumes.resolve import Resolution
 from scheduler_core.volumes.space_requirements import requirements

@@ -24,8 +24,8 @@ from scheduler_core.offers.ledger import Ledger
 from scheduler_core.offers.outstanding_offer import Offer
 from scheduler_core.packing.budget import Budget
 from scheduler_core.structs import Struct
+from scheduler_core.volumes.data_locality import nodes_with_replica
 from scheduler_core.volumes.demand_index import DemandIndex
-from scheduler_core.volumes.existing_replicas import nodes_with_replica
 from scheduler_core.volumes.outstanding_demand import Demand, UnplacedVolumes, claim_identity
 from scheduler_core.volumes.resolve import PodVolume, current_volume, is_local
 from scheduler_core.volumes.space_requirements import Requirements, requirements, volume_class

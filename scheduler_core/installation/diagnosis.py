@@ -3,7 +3,7 @@
 Data flow: the facts that a check reads → its test → findings, one line for each, with the command that mends it
 
 The checks of the extender itself are here: versions, pods, leader, caches, permissions, certificate; and those of Longhorn: settings and
-StorageClasses that undo what the extender decides. Which permissions are asked for stands in `app/extender/installation_reader.py`.
+StorageClasses that undo what the extender decides. Which permissions are asked for stands in `app/extender/doctor_reader.py`.
 """
 
 import re

@@ -33,7 +33,7 @@ from scheduler_core.cluster.view import View
 from scheduler_core.longhorn import csi_driver, node_controller, stages, volume_validation
 from scheduler_core.model import kube, longhorn
 from scheduler_core.structs import Struct, replace
-from scheduler_core.volumes import existing_replicas, resolve, space_requirements
+from scheduler_core.volumes import data_locality, resolve, space_requirements
 
 Subject = str | tuple[str, str]
 """A Longhorn volume by its name, or an unbound claim by namespace and name."""
@@ -108,7 +108,7 @@ def _volume_demand(volume: longhorn.Volume, view: View) -> Demand | None:
         local=True,
         replicas=replicas,
     )
-    if tie.node in existing_replicas.nodes_with_replica(pod_volume, view.cluster) or _is_on_unready_node(
+    if tie.node in data_locality.nodes_with_replica(pod_volume, view.cluster) or _is_on_unready_node(
         replicas, tie.node, view
     ):
         return None

@@ -10,7 +10,7 @@ import pytest
 
 from app.cli.commands import load_command
 from app.cli.options import request_limits
-from app.extender.installation_reader import PERMISSIONS
+from app.extender.doctor_reader import PERMISSIONS
 from app.kube.cluster_cache import WATCHED
 from app.settings import PEAK_FACTOR
 from scheduler_core.convert.generic import NUDGE_ANNOTATION

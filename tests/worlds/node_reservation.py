@@ -4,8 +4,8 @@ import asyncio
 
 from app.evaluator import Evaluator
 from app.extender.metrics import Metrics
-from app.extender.node_reservation import NodeReservations
 from app.extender.verbs import Verbs
+from app.extender.whole_node_reservation import NodeReservations
 from app.policy import PolicyInForce
 from app.runtime.probes import Availability, HungUp
 from scheduler_core.decide.decision import Decision, FilterOptions

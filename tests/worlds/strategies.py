@@ -30,7 +30,7 @@ from scheduler_core.predict.prediction import sort_by_count
 from scheduler_core.predict.prediction_input import Situation
 from scheduler_core.predict.timeline import OrderProgress, OrderResult
 from scheduler_core.structs import replace
-from scheduler_core.volumes.existing_replicas import unlisted_volumes
+from scheduler_core.volumes.decided_pods import unlisted_volumes
 from scheduler_core.volumes.resolve import is_local
 from tests.worlds.paced_timeline import Pace, PacedTimeline, Strategy
 
@@ -67,7 +67,7 @@ class NodeReservation(Strategy):
 
     The pod's node is then reserved. A node fits if the pod's volumes can be packed together into its free space (Filter
     step 4). It stays reserved until its status lists the pod's replicas, or until the node-reservation time-out (step
-    5). `app/extender/node_reservation.py` does the same in a live cluster. As there, a placed replica takes its space
+    5). `app/extender/whole_node_reservation.py` does the same in a live cluster. As there, a placed replica takes its space
     before the status lists it, which the proposal does not say.
     """
 

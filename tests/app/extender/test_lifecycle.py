@@ -12,7 +12,7 @@ from app.extender.endpoint_publisher import EndpointPublisher, GuardEndpoint
 from app.extender.guard_certificate import GuardCertificate
 from app.extender.lifecycle import ExtenderLifecycle, ExtenderParts, LiveSettings
 from app.extender.metrics import Metrics
-from app.extender.node_reservation import NodeReservations
+from app.extender.whole_node_reservation import NodeReservations
 from app.kube.client import ApiError
 from app.runtime.probes import PREFIX
 from scheduler_core.decide.extender_settings import (

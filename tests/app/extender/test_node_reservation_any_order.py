@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from app.extender.node_reservation import ADOPTED_SECONDS
+from app.extender.whole_node_reservation import ADOPTED_SECONDS
 from app.runtime.probes import CallerGoneError, HungUp, UnavailableError
 from scheduler_core.model.verdict import Reason
 from tests import builders as make

@@ -11,8 +11,8 @@ from scheduler_core.evaluation.cluster_state import ClusterState
 from scheduler_core.evaluation.contention import Contention
 from scheduler_core.monitor.demand_monitor import STUCK_AFTER, PlacementReport
 from scheduler_core.offers.ledger import Ledger
+from scheduler_core.volumes.decided_pods import unlisted_volumes
 from scheduler_core.volumes.demand_index import DemandIndex
-from scheduler_core.volumes.existing_replicas import unlisted_volumes
 from scheduler_core.volumes.outstanding_demand import DemandSource
 from tests import builders as make
 from tests.builders import GI, NOW, Object

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from scheduler_core.errors import ResolutionError
-from scheduler_core.volumes.existing_replicas import decided_pods, pods_awaiting_replicas, unlisted_volumes
+from scheduler_core.volumes.decided_pods import decided_pods, pods_awaiting_replicas, unlisted_volumes
 from tests import builders as make
 from tests.builders import Object
 

@@ -26,7 +26,7 @@ from scheduler_core.decide.extender_settings import ExtenderSettings
 from scheduler_core.errors import ResolutionError
 from scheduler_core.model.kube import Pod, is_same_pod
 from scheduler_core.offers.handover_record import HandoverRecord
-from scheduler_core.volumes import existing_replicas
+from scheduler_core.volumes import decided_pods
 
 log = structlog.get_logger("reservation")
 
@@ -110,8 +110,8 @@ class NodeReservations:
         required = self._evaluator.options.require_best_effort
         self._recovers_until = self._clock() + ADOPTED_SECONDS
         for pod, node in (
-            *existing_replicas.pods_awaiting_replicas(view, require_best_effort=required),
-            *existing_replicas.decided_pods(view),
+            *decided_pods.pods_awaiting_replicas(view, require_best_effort=required),
+            *decided_pods.decided_pods(view),
         ):
             self._reserve(pod, node)
         log.info("adopted", reserved=sorted(self.reserved_nodes()))
@@ -199,7 +199,7 @@ class NodeReservations:
         current = view.snapshot.pods.get((pod.namespace, pod.name))
         if not self._recovers or current is None or _identity(current) != _identity(pod):
             return ""
-        return existing_replicas.decided_node(current, view)
+        return decided_pods.decided_node(current, view)
 
     def _reserve(self, pod: Pod, node: str) -> None:
         seconds = float(self._settings().node_reservation_timeout)
@@ -213,11 +213,11 @@ class NodeReservations:
             while True:
                 view = self._cache.state().view
                 current = view.snapshot.pods.get((pod.namespace, pod.name))
-                if current is not None and existing_replicas.decided_node(current, view) not in ("", node):
+                if current is not None and decided_pods.decided_node(current, view) not in ("", node):
                     # The node may have been chosen only.
                     return ""
                 try:
-                    if not existing_replicas.unlisted_volumes(pod, node, view, require_best_effort=required):
+                    if not decided_pods.unlisted_volumes(pod, node, view, require_best_effort=required):
                         return node
                 except ResolutionError as error:
                     log.debug("cannot tell yet what is awaited", pod=pod.key, problem=str(error))
