@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from app.evaluator import Evaluator
 from app.extender import status_reporter
 from app.extender.metrics import Metrics
-from app.extender.node_losses import NodeLosses
+from app.extender.node_loss_prediction import NodeLosses
 from app.extender.verbs import Verbs
 from app.memory_budget import MemoryBudget
 from app.schemas.state import CallerAnswer
@@ -26,7 +26,7 @@ from scheduler_core.model.kube import Pod
 from scheduler_core.structs import Struct, field
 
 if TYPE_CHECKING:
-    from app.extender.lifecycle import ExtenderLifecycle
+    from app.extender.leadership_lifecycle import ExtenderLifecycle
 
 
 _now = partial(datetime.now, UTC)

@@ -15,12 +15,12 @@ from fastapi_offline import FastAPIOffline
 
 from app import DISTRIBUTION, memory_budget
 from app.api import app_state, errors, extender
-from app.api.page import routes as page_routes
+from app.api.page import views
 from app.api.page.rendering import compile_templates
 from app.evaluator import Evaluator, SnapshotState
 from app.extender.certificates import CertificateFiles
 from app.extender.metrics import Metrics
-from app.extender.node_losses import NodeLosses
+from app.extender.node_loss_prediction import NodeLosses
 from app.extender.status_reporter import StatusReporter, StatusSources
 from app.extender.verbs import Verbs, WithoutReservations
 from app.policy import PolicyFile, PolicyInForce, SnapshotGenericState
@@ -112,7 +112,7 @@ def application(state: app_state.AppState, before_scrape: Callable[[], None] | N
             return RedirectResponse("/docs")
 
     else:
-        app.include_router(page_routes.router)
+        app.include_router(views.router)
         compile_templates()
     errors.install_error_handlers(app)
     state.metrics.instrument(app)

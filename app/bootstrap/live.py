@@ -13,11 +13,11 @@ from prometheus_client import Gauge
 from app.api import app_state, placement_review
 from app.bootstrap import application
 from app.evaluator import Evaluator, no_contenders
-from app.extender import certificates, node_losses
+from app.extender import certificates, node_loss_prediction
 from app.extender.endpoint_publisher import EndpointPublisher, GuardEndpoint
 from app.extender.guard import GuardContext, PlacementGuard, written_replicas
 from app.extender.guard_certificate import CertificateOptions, GuardCertificate
-from app.extender.lifecycle import NAME, ExtenderLifecycle, ExtenderParts, LeaderTask, LiveSettings
+from app.extender.leadership_lifecycle import NAME, ExtenderLifecycle, ExtenderParts, LeaderTask, LiveSettings
 from app.extender.metrics import Metrics
 from app.extender.nudger import Nudger, write_nudge
 from app.extender.offer_store import OfferStore
@@ -127,7 +127,7 @@ class _Wiring:
             guard=self._guard_endpoint(certificate, guard),
             background=[task.run for task in (generic if file is not None else None, file, files) if task is not None],
         )
-        losses = node_losses.NodeLosses(self._evaluator, cache.state)
+        losses = node_loss_prediction.NodeLosses(self._evaluator, cache.state)
         metrics.node_losses(lambda: losses.latest)
         tasks = (*reservation.tasks, guard, certificate, losses)
         reservations = reservation.reservations

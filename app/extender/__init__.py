@@ -9,9 +9,9 @@ nudger                  makes kube-scheduler retry refused pods that would fit n
 endpoint_publisher      points the Services of extender and placement guard to a process, and keeps them so
 certificates            TLS of a port, from files or a Secret, read again when it changes
 guard                   reviews placements; guard_certificate makes it callable
-lifecycle               when this process competes and answers: takeover, handover, shutdown
+leadership_lifecycle    when this process competes and answers: takeover, handover, shutdown
 metrics                 metrics for Prometheus
-node_losses             which nodes can be lost, and metrics of disk space
+node_loss_prediction    which nodes can be lost, and metrics of disk space
 doctor_reader           the facts that `doctor` judges
 doctor_calls            calls of the processes of kube-scheduler and extender; a pod that fits nowhere, to see whether the one calls the other
 """

@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_fastapi_instrumentator import Instrumentator, metrics
 
 from app import memory_budget, settings
-from app.extender.node_losses import capacity_metrics, node_loss_metrics
+from app.extender.node_loss_prediction import capacity_metrics, node_loss_metrics
 from app.runtime import probes
 from scheduler_core.evaluation.cluster_state import ClusterState
 from scheduler_core.guard.placement_guard import GuardOutcome, Observation

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import structlog
 
 from app.evaluator import Evaluator, no_contenders
-from app.extender.node_losses import NodeLosses
+from app.extender.node_loss_prediction import NodeLosses
 from app.runtime.decision_thread import Urgency
 from app.schemas.remedies_answer import RemedyAnswer, remedy_answer
 from app.settings import DEFAULT_NAMESPACE

@@ -24,7 +24,7 @@ from app.bootstrap import application
 from app.evaluator import Evaluator
 from app.extender.guard import PlacementGuard
 from app.extender.metrics import Metrics
-from app.extender.node_losses import NodeLosses
+from app.extender.node_loss_prediction import NodeLosses
 from app.extender.offers import Offers
 from app.extender.status_reporter import StatusReporter, StatusSources
 from app.extender.verbs import Verbs

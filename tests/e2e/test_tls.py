@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from app.extender.lifecycle import NAME
+from app.extender.leadership_lifecycle import NAME
 from app.kube.resources import ENDPOINT_SLICES
 from devcluster.http_check import http_request, is_filtered
 from devcluster.pki import CertificateAuthority, CertificatePair

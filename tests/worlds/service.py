@@ -21,7 +21,7 @@ from scheduler_core.decide.extender_settings import Enforcement
 from tests.builders import NOW, Object, claim, flat, kube_node, longhorn_node, pod, snapshot, storage_class, write_list
 
 if TYPE_CHECKING:
-    from app.extender.lifecycle import ExtenderLifecycle
+    from app.extender.leadership_lifecycle import ExtenderLifecycle
 
 EXTENDER = str(Path(sys.executable).with_name("longhorn-extender"))
 NODES = ("node-1", "node-2", "node-3", "node-4")

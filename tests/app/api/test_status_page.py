@@ -13,7 +13,7 @@ import pytest
 from httpx import AsyncClient
 
 from app.api.app_state import AppState
-from app.api.page.routes import router
+from app.api.page.views import router
 from app.bootstrap import application as application_of
 from app.kube.reflector import CacheStatus, Phase
 from app.schemas.state import GuardActivity, OutstandingState, PlacementGuardState
@@ -280,7 +280,7 @@ async def test_assets_are_kept_by_their_content() -> None:
         answers = {address: await client.get(address) for address in addresses}
         absent = [
             await client.get(path)
-            for path in ("/assets/absent.css", "/assets/..%2Froutes.py", "/assets/%2e%2e/routes.py")
+            for path in ("/assets/absent.css", "/assets/..%2Fviews.py", "/assets/%2e%2e/views.py")
         ]
     assert {address.partition("?")[0] for address in addresses} == {
         "/assets/icon.svg",

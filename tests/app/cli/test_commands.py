@@ -21,7 +21,7 @@ SERVING = {"serve", "disk-schedule"}
 SLOW = ("fastapi", "kubernetes", "aiohttp", "uvicorn", "structlog", "cryptography", "jinja2", "prometheus_client")
 _IMPORTED = """
 import sys
-from app.cli.main import main
+from app.cli.entry_point import main
 try:
     main()
 finally:
@@ -30,7 +30,7 @@ finally:
 
 
 _STARTED = """
-from app.cli.main import main
+from app.cli.entry_point import main
 print("started", flush=True)
 main()
 """
@@ -48,7 +48,7 @@ def test_the_programs_own_options_import_no_command(option: str) -> None:
     modules = imported(option)
     assert modules & {*SLOW, "pydantic", "rich", "yaml", "msgspec", "asyncio"} == set()
     assert {name for name in modules if name.startswith("app.cli.")} == {
-        "app.cli.main",
+        "app.cli.entry_point",
         "app.cli.commands",
         "app.cli.render",
     }
@@ -67,7 +67,7 @@ def test_the_completion_of_a_commands_name_imports_no_command(monkeypatch: pytes
 def call_as(name: str, folder: Path, entry: str, *arguments: str) -> str:
     """What a program of this name prints."""
     script = folder / name
-    script.write_text(f"from app.cli.main import {entry}\n{entry}()\n")
+    script.write_text(f"from app.cli.entry_point import {entry}\n{entry}()\n")
     done = subprocess.run([sys.executable, script, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
     return done.stdout + done.stderr
 

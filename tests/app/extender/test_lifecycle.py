@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from app.extender.endpoint_publisher import EndpointPublisher, GuardEndpoint
 from app.extender.guard_certificate import GuardCertificate
-from app.extender.lifecycle import ExtenderLifecycle, ExtenderParts, LiveSettings
+from app.extender.leadership_lifecycle import ExtenderLifecycle, ExtenderParts, LiveSettings
 from app.extender.metrics import Metrics
 from app.extender.whole_node_reservation import NodeReservations
 from app.kube.client import ApiError

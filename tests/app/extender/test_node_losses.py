@@ -11,7 +11,7 @@ from prometheus_client import generate_latest
 
 from app.evaluator import Evaluator
 from app.extender.metrics import Metrics
-from app.extender.node_losses import ROUND_INTERVAL, NodeLosses
+from app.extender.node_loss_prediction import ROUND_INTERVAL, NodeLosses
 from app.runtime.decision_thread import DecisionRunner, DecisionThread
 from app.runtime.probes import PREFIX
 from scheduler_core.decide.decision import FilterOptions
