@@ -63,8 +63,8 @@ def doctor(
 
     Exit code 0: there is no error. 1: there is one, or with --strict a warning. 2: bad input, or no cluster.
     """
-    from app.extender.doctor_calls import ProbeOptions
     from app.extender.doctor_reader import ReadOptions
+    from app.extender.process_calls import ProbeOptions
     from scheduler_core.installation.diagnosis import INSTALLED, UNINSTALLED, diagnose, is_well
     from scheduler_core.installation.facts import Severity
 

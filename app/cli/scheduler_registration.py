@@ -149,7 +149,7 @@ def _merge(file: Path, registration: kube_scheduler_config.Registration) -> str:
 async def _read(
     kubeconfig: str | None, context: str | None, namespace: str
 ) -> tuple[str, kube_scheduler_config.SchedulerFlags, str]:
-    from app.extender.doctor_calls import read_loopback_port, read_scheduler_flags, read_service, read_version
+    from app.extender.process_calls import read_loopback_port, read_scheduler_flags, read_service, read_version
     from app.kube.client import KubeClient
 
     async with await KubeClient.connect(kubeconfig, context) as client:

@@ -287,7 +287,7 @@ def _query(pod: str | None, namespace: str | None, outcome: DecisionOutcome | No
 
 async def _read(query: str, leader: Leader, kubeconfig: str | None, context: str | None, namespace: str) -> bytes:
     """Returns the leader's answer, without a URL through the API server; raises a CoreError without a leader."""
-    from app.extender.doctor_calls import direct_call, leader_call
+    from app.extender.process_calls import direct_call, leader_call
 
     path = f"decisions?{query}"
     if leader.url:

@@ -13,5 +13,5 @@ leadership_lifecycle    when this process competes and answers: takeover, handov
 metrics                 metrics for Prometheus
 node_loss_prediction    which nodes can be lost, and metrics of disk space
 doctor_reader           the facts that `doctor` judges
-doctor_calls            calls of the processes of kube-scheduler and extender; a pod that fits nowhere, to see whether the one calls the other
+process_calls           calls of the processes of kube-scheduler and extender; a pod that fits nowhere, to see whether the one calls the other
 """

@@ -1,5 +1,5 @@
 """Reads the facts of a diagnosis from a cluster, as an administrator; calls processes of the extender as
-`doctor_calls` says. `PERMISSIONS` are the calls that the extender makes; the manifests grant its ServiceAccount exactly these.
+`process_calls` says. `PERMISSIONS` are the calls that the extender makes; the manifests grant its ServiceAccount exactly these.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from app.extender import doctor_calls, offer_store
+from app.extender import offer_store, process_calls
 from app.kube import cluster_cache, resources
 from app.kube.client import ApiError, KubeClient, pages
 from scheduler_core import errors
@@ -65,7 +65,7 @@ class ReadOptions(Struct, frozen=True):
     """What to read."""
 
     namespace: str  # of Longhorn and of the extender
-    probe: doctor_calls.ProbeOptions | None  # how to probe; None: no probe pod is created
+    probe: process_calls.ProbeOptions | None  # how to probe; None: no probe pod is created
     url: str = ""  # where the leader is reached directly; "": through the API server
 
 
@@ -80,7 +80,7 @@ class InstallationReader:
     async def read(self) -> Installation:
         """Returns the facts. Raises an ApiError if the API server does not answer."""
         namespace = self._options.namespace
-        version = await doctor_calls.read_version(self._client)
+        version = await process_calls.read_version(self._client)
         # Before other facts, whose reading then takes no time away from kube-scheduler's answer.
         admitted = await self._pod_after_admission()
         requested = self._options.probe.scheduler_name if self._options.probe is not None else ""
@@ -88,7 +88,7 @@ class InstallationReader:
         asks = admitted is not None and admitted.asks(scheduler)
         probe, plain_probe = await self._probe(scheduler, without_resource=not asks)
         pods = await self._pods("")
-        labelled = await self._pods(namespace, doctor_calls.EXTENDER_PODS)
+        labelled = await self._pods(namespace, process_calls.EXTENDER_PODS)
         settings = await self._models(resources.LONGHORN_SETTINGS, namespace)
         classes = [entry for _, entry in await self._models(resources.STORAGE_CLASSES)]
         own_settings = await self._get(resources.CONFIG_MAPS, namespace, PROGRAM, _extender_settings)
@@ -132,7 +132,7 @@ class InstallationReader:
         probe = self._options.probe
         namespace = (probe.namespace if probe is not None else "") or _TRIAL_NAMESPACE
         try:
-            return await doctor_calls.admitted_pod(self._client, namespace)
+            return await process_calls.admitted_pod(self._client, namespace)
         except ApiError as error:
             if error.unreachable:
                 raise
@@ -147,10 +147,10 @@ class InstallationReader:
         options = self._options.probe
         if options is None:
             return None, None
-        asking = doctor_calls.Probe(self._client, replace(options, scheduler_name=scheduler))
+        asking = process_calls.Probe(self._client, replace(options, scheduler_name=scheduler))
         if not without_resource:
             return await asking.run(), None
-        plain = doctor_calls.Probe(
+        plain = process_calls.Probe(
             self._client, replace(options, scheduler_name=DEFAULT_SCHEDULER, requests_extender=False)
         )
         # Not gather: it would end before both have removed what they created.
@@ -258,7 +258,7 @@ class InstallationReader:
         if answered or leader is None:
             return GuardTrial(answered)
         try:
-            await doctor_calls.proxy_call(self._client, leader, "https", leader.guard_port or PLACEMENT_GUARD.port)("")
+            await process_calls.proxy_call(self._client, leader, "https", leader.guard_port or PLACEMENT_GUARD.port)("")
         except ApiError as error:
             # The guard itself answers no GET. What the API server says has a reason.
             if error.reason or error.status == 0:
@@ -270,12 +270,12 @@ class InstallationReader:
         # Processes with TLS answer only callers with a certificate, and the API server has none: it reaches their probes.
         probes_only = facts.service is not None and facts.service.tls
 
-        def way_to(pod: InstalledPod) -> doctor_calls.Ask:
+        def way_to(pod: InstalledPod) -> process_calls.Ask:
             if probes_only:
-                return doctor_calls.proxy_call(self._client, replace(pod, port=pod.probe_port))
+                return process_calls.proxy_call(self._client, replace(pod, port=pod.probe_port))
             if self._options.url and pod is facts.leader:
-                return doctor_calls.direct_call(self._options.url)
-            return doctor_calls.proxy_call(self._client, pod)
+                return process_calls.direct_call(self._options.url)
+            return process_calls.proxy_call(self._client, pod)
 
         reports = await asyncio.gather(*(_report(way_to(pod), probes_only=probes_only) for pod in pods))
         return {pod.name: report for pod, report in zip(pods, reports, strict=True) if report is not None}
@@ -290,7 +290,7 @@ def _extender_settings(raw: bytes) -> ExtenderSettings:
     return SettingsHistory().merge([SettingsSource(f"ConfigMap {PROGRAM}", data)])
 
 
-async def _report(ask: doctor_calls.Ask, *, probes_only: bool) -> ProcessReport | None:
+async def _report(ask: process_calls.Ask, *, probes_only: bool) -> ProcessReport | None:
     """Returns what a process says of itself; of one whose probes alone are reached, only what is wrong."""
     try:
         await ask("readyz")

@@ -125,7 +125,7 @@ def test_explain_imports_what_it_shows() -> None:
 
 
 _SHARED = {
-    f"app.cli.{name}" for name in ("main", "commands", "options", "cluster_source", "render", "escaping_console")
+    f"app.cli.{name}" for name in ("entry_point", "commands", "options", "cluster_source", "render", "escaping_console")
 }
 
 
@@ -199,10 +199,10 @@ def test_ctrl_c_is_one_line(arguments: list[str], seconds: float) -> None:
 
 
 def test_an_interruption_that_python_drops_ends_the_program() -> None:
-    code = "import sys, weakref; from app.cli import main, commands\n"
+    code = "import sys, weakref; from app.cli import entry_point, commands\n"
     code += "class Held: pass\n"
     code += "def interrupt(_): raise KeyboardInterrupt\n"
     code += "def run():\n    held = Held(); reference = weakref.ref(held, interrupt); del held; return 0\n"
-    code += "commands.run = run; main.main()"
+    code += "commands.run = run; entry_point.main()"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (130, "longhorn-extender: interrupted\n")

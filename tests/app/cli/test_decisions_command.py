@@ -106,7 +106,7 @@ def test_json_is_the_answer_of_the_leader(extender_url: str, run: Run) -> None:
 async def test_another_server_is_named_as_such(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, body: bytes, problem: str
 ) -> None:
-    monkeypatch.setattr("app.extender.doctor_calls._MAX_BODY", 1000)
+    monkeypatch.setattr("app.extender.process_calls._MAX_BODY", 1000)
 
     async def handle(request: web.Request) -> web.StreamResponse:
         return web.Response(body=body)
