@@ -14,7 +14,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from app.evaluator import Evaluator
-from app.extender import status_reporter
+from app.extender import status_page_results
 from app.extender.metrics import Metrics
 from app.extender.node_loss_prediction import NodeLosses
 from app.extender.verbs import Verbs
@@ -118,4 +118,4 @@ class AppState(Struct, frozen=True):
     callers: RecentCallers = field(default_factory=RecentCallers)  # from where /filter is called
     decisions: DecisionLog = field(default_factory=DecisionLog)  # the latest decisions
     node_losses: NodeLosses | None = None  # which nodes can be lost; None if that is not predicted
-    status: status_reporter.StatusSources | None = None  # what the status page reads; None without a status page
+    status: status_page_results.StatusSources | None = None  # what the status page reads; None without a status page

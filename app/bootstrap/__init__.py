@@ -21,7 +21,7 @@ from app.evaluator import Evaluator, SnapshotState
 from app.extender.certificates import CertificateFiles
 from app.extender.metrics import Metrics
 from app.extender.node_loss_prediction import NodeLosses
-from app.extender.status_reporter import StatusReporter, StatusSources
+from app.extender.status_page_results import StatusReporter, StatusSources
 from app.extender.verbs import Verbs, WithoutReservations
 from app.policy import PolicyFile, PolicyInForce, SnapshotGenericState
 from app.runtime import probes

@@ -22,8 +22,8 @@ from app.extender.metrics import Metrics
 from app.extender.nudger import Nudger, write_nudge
 from app.extender.offer_store import OfferStore
 from app.extender.offers import Offers
-from app.extender.placements import Placements
-from app.extender.status_reporter import StatusReporter, StatusSources
+from app.extender.placement_monitor import Placements
+from app.extender.status_page_results import StatusReporter, StatusSources
 from app.extender.verbs import Reservations, Verbs
 from app.extender.whole_node_reservation import NodeReservations
 from app.kube.client import KubeClient

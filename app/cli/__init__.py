@@ -1,6 +1,6 @@
 """The command line, a module for each command, or two (`commands`: which).
 
-entry_point       the entry point
+main              the entry point
 commands          every command, by what it is for; exit codes
 options           flags that commands of every kind share
 cluster_source    what asking and planning commands ask about; the pods and workloads that arguments name

@@ -15,7 +15,7 @@ from typing import Annotated, Any, cast, get_type_hints
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from app.cli.entry_point import IS_PLUGIN, NAME
+from app.cli.main import IS_PLUGIN, NAME
 from app.cli.render import CommandInterruptedError, print_line, print_lines
 from scheduler_core.errors import CoreError
 

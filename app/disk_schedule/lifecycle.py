@@ -24,7 +24,7 @@ import structlog
 
 from app.disk_schedule import controller_cache, writer
 from app.disk_schedule.controller_base import Controller, ControllerContext, ControllerMetrics
-from app.disk_schedule.disk_controllers import Allocator, Mirror, NodeController, OrphanController
+from app.disk_schedule.schedule_controllers import Allocator, Mirror, NodeController, OrphanController
 from app.disk_schedule.volume_controllers import ImageController, ReplicaController, VolumeController
 from app.kube.client import KubeClient, pages
 from app.kube.reflector import Decode, Key, Timing

@@ -4,7 +4,7 @@ verbs                   filter, prioritize, preempt and explain
 offers                  `reservation: capacity`: what pods were offered counts for other pods
 whole_node_reservation  `reservation: node`: a pod's node takes no other pod's volumes for a while
 pods_with_offers        the pods that have offers, and which of them have changed
-placements              whether Longhorn places the volumes of decided pods, where, and which disks it overbooks
+placement_monitor       whether Longhorn places the volumes of decided pods, where, and which disks it overbooks
 nudger                  makes kube-scheduler retry refused pods that would fit now
 endpoint_publisher      points the Services of extender and placement guard to a process, and keeps them so
 certificates            TLS of a port, from files or a Secret, read again when it changes

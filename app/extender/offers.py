@@ -21,7 +21,7 @@ from app.evaluator import Evaluator, LiveStateSource
 from app.extender.metrics import Metrics
 from app.extender.nudger import Nudger
 from app.extender.offer_store import OfferStore
-from app.extender.placements import Placements
+from app.extender.placement_monitor import Placements
 from app.extender.pods_with_offers import WatchedPods
 from app.runtime import probes, wait_at_most
 from scheduler_core.decide import offered_nodes

@@ -42,10 +42,10 @@ from scheduler_core.model import kube
 from scheduler_core.model.verdict import UNSAFE, Reason
 from scheduler_core.packing.budget import Budget, PackingAnswer
 from scheduler_core.structs import replace
-from scheduler_core.volumes.data_locality import home_nodes, strict_local_nodes
+from scheduler_core.volumes.existing_replicas import home_nodes, strict_local_nodes
 from scheduler_core.volumes.free_volume_matching import CandidateVolumes, NodeResolution, resolve_on_nodes
+from scheduler_core.volumes.node_requirements import requirements
 from scheduler_core.volumes.resolve import PodVolume, Resolution, exceeds_attach_limit
-from scheduler_core.volumes.space_requirements import requirements
 
 # Reasons that may hold only because of what was offered to other pods.
 _WORTH_WAITING = UNSAFE | {Reason.SPOKEN_FOR}

@@ -42,8 +42,8 @@ from scheduler_core.model.verdict import Reason
 from scheduler_core.offers import handover_record, outstanding_offer
 from scheduler_core.offers.ledger import Ledger, offer_width, step
 from scheduler_core.structs import Struct, replace
-from scheduler_core.volumes.data_locality import ReplicaUse, replica_uses
 from scheduler_core.volumes.decided_pods import decided_node
+from scheduler_core.volumes.existing_replicas import ReplicaUse, replica_uses
 from scheduler_core.volumes.resolve import PodVolume
 
 # kube-scheduler too looks at all of up to 100 nodes, and at a sample of more (minFeasibleNodesToFind).

@@ -23,8 +23,8 @@ from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.budget import Budget, give_way
 from scheduler_core.structs import Struct, replace
-from scheduler_core.volumes import data_locality, resolve
-from scheduler_core.volumes.space_requirements import Requirements, requirements
+from scheduler_core.volumes import existing_replicas, resolve
+from scheduler_core.volumes.node_requirements import Requirements, requirements
 
 # Number of cached nodes over all requirements; half a kilobyte each.
 MAX_CACHED_NODES = 50_000
@@ -110,18 +110,18 @@ def _replica_bytes(volumes: Sequence[resolve.PodVolume], view: View) -> tuple[di
     for volume in volumes:
         size = volume.volume.size
         written = volume.volume.actual_size
-        uses = data_locality.replica_uses(volume, view.cluster)
+        uses = existing_replicas.replica_uses(volume, view.cluster)
         kept = {
             name: use
             for name, use in uses.items()
-            if use is not data_locality.ReplicaUse.NONE and (volume.nodes is None or name in volume.nodes)
+            if use is not existing_replicas.ReplicaUse.NONE and (volume.nodes is None or name in volume.nodes)
         }
         if kept:
             key = volume.claim if volume.persistent_volume or volume.nodes is not None else volume.name
             # Of several volumes that a claim may become, the largest counts for the most.
             totals[key] = max(totals.get(key, 0), size + written)
         for name, use in kept.items():
-            on_node = size + written if use is data_locality.ReplicaUse.HEALTHY else size
+            on_node = size + written if use is existing_replicas.ReplicaUse.HEALTHY else size
             bytes_by_node[name] = bytes_by_node.get(name, 0) + on_node
     # Without any data every node has the same share: nothing.
     return bytes_by_node, sum(totals.values()) or sum(volume.volume.size for volume in volumes)

@@ -13,7 +13,7 @@ from scheduler_core.longhorn.csi_driver import DRIVER
 from scheduler_core.model import kube
 from scheduler_core.model.quantity import MAX_LISTED, format_bytes, join_first
 from scheduler_core.structs import Struct
-from scheduler_core.volumes import data_locality, resolve
+from scheduler_core.volumes import existing_replicas, resolve
 
 
 class VolumeSentences(Struct, frozen=True, dict=True):
@@ -52,8 +52,8 @@ class VolumeSentences(Struct, frozen=True, dict=True):
     def _kept_replicas(self) -> Mapping[str, Sequence[str]]:
         by_node: dict[str, list[str]] = defaultdict(list)
         for volume in self.resolution.local:
-            for name, use in data_locality.replica_uses(volume, self.view.cluster).items():
-                if use is not data_locality.ReplicaUse.NONE:
+            for name, use in existing_replicas.replica_uses(volume, self.view.cluster).items():
+                if use is not existing_replicas.ReplicaUse.NONE:
                     by_node[name].append(f"{volume.name} keeps its {use.value} replica")
         return by_node
 
@@ -80,7 +80,7 @@ class VolumeSentences(Struct, frozen=True, dict=True):
         """The nodes where a volume needs no new space."""
         cluster = self.view.cluster
         return [
-            (volume, data_locality.nodes_with_replica(volume, cluster) if volume.local else frozenset())
+            (volume, existing_replicas.nodes_with_replica(volume, cluster) if volume.local else frozenset())
             for volume in self.resolution.volumes
         ]
 

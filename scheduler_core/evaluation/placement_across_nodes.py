@@ -19,7 +19,7 @@ from scheduler_core.packing.budget import Budget, PackingAnswer, Portions, share
 from scheduler_core.packing.feasible import MAX_STEPS_PER_INSTANCE
 from scheduler_core.packing.spread import SHARED, ReplicaGroup, fits_spread
 from scheduler_core.structs import Struct
-from scheduler_core.volumes.data_locality import nodes_with_replica
+from scheduler_core.volumes.existing_replicas import nodes_with_replica
 from scheduler_core.volumes.resolve import Resolution
 
 MAX_DISKS = 50

@@ -29,9 +29,9 @@ from scheduler_core.model import longhorn, quantity, verdict
 from scheduler_core.packing import items, order_safe
 from scheduler_core.packing.budget import Budget, give_way
 from scheduler_core.structs import Struct, replace
-from scheduler_core.volumes.data_locality import nodes_with_replica
+from scheduler_core.volumes.existing_replicas import nodes_with_replica
+from scheduler_core.volumes.node_requirements import OptionalVolume, Requirements, requirements
 from scheduler_core.volumes.resolve import PodVolume, Resolution
-from scheduler_core.volumes.space_requirements import OptionalVolume, Requirements, requirements
 
 
 class NodeEvaluation(Struct, frozen=True):

@@ -20,7 +20,7 @@ from scheduler_core.predict.predicted_cluster import (
 from scheduler_core.predict.predicted_replicas import fail_replicas, replicas_on_node
 from scheduler_core.predict.prediction_input import ExpansionOutcome, Situation, live_pods
 from scheduler_core.structs import replace
-from scheduler_core.volumes.data_locality import is_healthy
+from scheduler_core.volumes.existing_replicas import is_healthy
 
 ALWAYS_ALLOW = "always-allow"
 ALLOW_STOPPED = "allow-if-replica-is-stopped"

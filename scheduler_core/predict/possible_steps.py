@@ -15,7 +15,7 @@ from scheduler_core.predict.pod_decision import PodDecision
 from scheduler_core.predict.predicted_cluster import PredictedCluster, with_schedulable_condition
 from scheduler_core.predict.remedy import RemedyKind, Step, exact_bytes, with_more_space
 from scheduler_core.structs import Struct
-from scheduler_core.volumes.data_locality import nodes_with_replica
+from scheduler_core.volumes.existing_replicas import nodes_with_replica
 from scheduler_core.volumes.resolve import Resolution
 
 _NODES = frozenset({Reason.NODE_EVICTING, Reason.NODE_SCHEDULING_DISABLED, Reason.NODE_TAGS})

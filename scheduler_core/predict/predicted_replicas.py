@@ -34,7 +34,7 @@ from scheduler_core.model import longhorn
 from scheduler_core.model.longhorn import BEST_EFFORT, DISABLED, FILESYSTEM, STRICT_LOCAL, V1
 from scheduler_core.predict.predicted_cluster import ChangesByObject, PredictedCluster, WhatIfError, list_replica
 from scheduler_core.structs import Struct, replace
-from scheduler_core.volumes.data_locality import is_healthy
+from scheduler_core.volumes.existing_replicas import is_healthy
 
 RUNNING = "running"
 NO_DATA = "no replica with its data is left"

@@ -26,7 +26,7 @@ from app.extender.guard import PlacementGuard
 from app.extender.metrics import Metrics
 from app.extender.node_loss_prediction import NodeLosses
 from app.extender.offers import Offers
-from app.extender.status_reporter import StatusReporter, StatusSources
+from app.extender.status_page_results import StatusReporter, StatusSources
 from app.extender.verbs import Verbs
 from app.memory_budget import MemoryBudget
 from app.policy import PolicyInForce

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import structlog
 
-from app.cli.entry_point import main
+from app.cli.main import main
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from app.disk_schedule.controller_base import Controller, ControllerContext, ControllerMetrics
 from app.disk_schedule.controller_cache import ControllerCache, Informer
-from app.disk_schedule.disk_controllers import Allocator, Mirror, NodeController, OrphanController
+from app.disk_schedule.schedule_controllers import Allocator, Mirror, NodeController, OrphanController
 from app.disk_schedule.volume_controllers import ImageController, ReplicaController, VolumeController
 from app.disk_schedule.writer import ObjectWriter
 from app.kube.client import KubeClient

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import uvloop
 
-from app.cli.entry_point import main
+from app.cli.main import main
 
 _TICK_SECONDS = 0.001
 _DOUBLE = struct.Struct("d")

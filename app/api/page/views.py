@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 
 from app.api import app_state, errors, extender, request_body
 from app.api.page import rendering
-from app.extender.status_reporter import COMPARED, NOT_COMPARED, StatusSources
+from app.extender.status_page_results import COMPARED, NOT_COMPARED, StatusSources
 from app.runtime.probes import UnavailableError
 from app.schemas.decision import explain_answer
 from app.schemas.state import ServiceState

@@ -21,7 +21,7 @@ SERVING = {"serve", "disk-schedule"}
 SLOW = ("fastapi", "kubernetes", "aiohttp", "uvicorn", "structlog", "cryptography", "jinja2", "prometheus_client")
 _IMPORTED = """
 import sys
-from app.cli.entry_point import main
+from app.cli.main import main
 try:
     main()
 finally:
@@ -30,7 +30,7 @@ finally:
 
 
 _STARTED = """
-from app.cli.entry_point import main
+from app.cli.main import main
 print("started", flush=True)
 main()
 """
@@ -48,7 +48,7 @@ def test_the_programs_own_options_import_no_command(option: str) -> None:
     modules = imported(option)
     assert modules & {*SLOW, "pydantic", "rich", "yaml", "msgspec", "asyncio"} == set()
     assert {name for name in modules if name.startswith("app.cli.")} == {
-        "app.cli.entry_point",
+        "app.cli.main",
         "app.cli.commands",
         "app.cli.render",
     }
@@ -67,7 +67,7 @@ def test_the_completion_of_a_commands_name_imports_no_command(monkeypatch: pytes
 def call_as(name: str, folder: Path, entry: str, *arguments: str) -> str:
     """What a program of this name prints."""
     script = folder / name
-    script.write_text(f"from app.cli.entry_point import {entry}\n{entry}()\n")
+    script.write_text(f"from app.cli.main import {entry}\n{entry}()\n")
     done = subprocess.run([sys.executable, script, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
     return done.stdout + done.stderr
 
@@ -125,7 +125,7 @@ def test_explain_imports_what_it_shows() -> None:
 
 
 _SHARED = {
-    f"app.cli.{name}" for name in ("entry_point", "commands", "options", "cluster_source", "render", "escaping_console")
+    f"app.cli.{name}" for name in ("main", "commands", "options", "cluster_source", "render", "escaping_console")
 }
 
 
@@ -199,10 +199,10 @@ def test_ctrl_c_is_one_line(arguments: list[str], seconds: float) -> None:
 
 
 def test_an_interruption_that_python_drops_ends_the_program() -> None:
-    code = "import sys, weakref; from app.cli import entry_point, commands\n"
+    code = "import sys, weakref; from app.cli import main, commands\n"
     code += "class Held: pass\n"
     code += "def interrupt(_): raise KeyboardInterrupt\n"
     code += "def run():\n    held = Held(); reference = weakref.ref(held, interrupt); del held; return 0\n"
-    code += "commands.run = run; entry_point.main()"
+    code += "commands.run = run; main.main()"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (130, "longhorn-extender: interrupted\n")

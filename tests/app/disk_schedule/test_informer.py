@@ -5,7 +5,7 @@ import json
 import pytest
 
 from app.disk_schedule.controller_cache import Informer, InformerObject, read_volume
-from app.disk_schedule.disk_controllers import OrphanRequests
+from app.disk_schedule.schedule_controllers import OrphanRequests
 from scheduler_core.convert.snapshot_kinds import REPLICA
 from scheduler_core.model.disk_schedule import Fault
 from tests.worlds.timeline import play, rows

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from app.disk_schedule.controller_cache import Informer
-from app.disk_schedule.disk_controllers import OrphanController
+from app.disk_schedule.schedule_controllers import OrphanController
 from app.kube.resources import DISK_SCHEDULES
 from scheduler_core.convert.disk_schedule import read_disk_schedule
 from tests.worlds.controllers import RecordingApi, World, put

@@ -15,7 +15,7 @@ from app.extender.metrics import Metrics
 from app.extender.nudger import Nudger
 from app.extender.offer_store import OfferStore
 from app.extender.offers import Offers
-from app.extender.placements import Placements
+from app.extender.placement_monitor import Placements
 from app.extender.verbs import Verbs
 from app.policy import PolicyFile, PolicyInForce, SnapshotGenericState, load_plugins
 from app.runtime.probes import PREFIX, HungUp, UnavailableError

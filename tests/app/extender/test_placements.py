@@ -12,7 +12,7 @@ from structlog.types import EventDict
 
 from app.evaluator import Evaluator
 from app.extender.metrics import Metrics, Outstanding
-from app.extender.placements import INTERVAL, MAX_PLACEMENT_SECONDS, Placements
+from app.extender.placement_monitor import INTERVAL, MAX_PLACEMENT_SECONDS, Placements
 from app.runtime.probes import PREFIX
 from scheduler_core.decide.decision import NO_CONTENDERS, Contenders, FilterOptions
 from scheduler_core.evaluation.contention import Contention

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.volumes.data_locality import ReplicaUse, nodes_with_replica, replica_uses
+from scheduler_core.volumes.existing_replicas import ReplicaUse, nodes_with_replica, replica_uses
 from scheduler_core.volumes.resolve import resolve
 from tests.builders import Object, as_pod, bound, disk, explained, fitting, longhorn_node, pod, reasons, replica, view
 
