@@ -10,10 +10,9 @@ import typer
 from app.cli import cluster_source, options, render, what_if_changes
 from scheduler_core import errors
 from scheduler_core.model.quantity import format_bytes, format_count
-from scheduler_core.monitor.report import NearestNode
 from scheduler_core.predict import predicted_replicas, prediction
 from scheduler_core.predict.drain_order import DrainOrder, DrainStep, MaintenanceRequest, find_drain_order
-from scheduler_core.predict.pod_headroom import Headroom, closest_node, fill_with_pods, summarize_headroom
+from scheduler_core.predict.pod_headroom import ClosestNode, Headroom, closest_node, fill_with_pods, summarize_headroom
 from scheduler_core.predict.prediction_input import Situation
 from scheduler_core.structs import replace
 
@@ -87,7 +86,7 @@ def headroom(
     render.show_answer("Headroom", data, output, table, succeeds=succeeds)
 
 
-def _print_headroom(result: Headroom, closest: NearestNode | None, console: render.Console) -> None:
+def _print_headroom(result: Headroom, closest: ClosestNode | None, console: render.Console) -> None:
     rows = ((name, render.format_range(str(least), str(most))) for name, (least, most) in result.nodes.items())
     console.section(("NODE", "PODS"), rows)
     refused = result.tightest.refused
@@ -98,7 +97,7 @@ def _print_headroom(result: Headroom, closest: NearestNode | None, console: rend
     if closest is not None:
         lacks = f", {format_bytes(closest.missing)} are missing" if closest.missing else ""
         detail = f" ({closest.detail})" if closest.detail else ""
-        console.write(f"closest: {closest.node}: {closest.reason.text}{lacks}{detail}")
+        console.write(f"closest: {closest.node}: {closest.reason}{lacks}{detail}")
     others = [text for text in result.refusals if text != first]
     for text in others[:_MAX_REFUSALS]:
         console.write(f"in {result.refusals[text]} of {format_count(result.orders, 'order')}: {text}")

@@ -142,14 +142,14 @@ def rebalance(
     name, storage_class = _goal_name(goal, situation, source)
     if name == replica_moves.WAITING_PODS and size is not None:
         raise CoreError(f"--size is for --goal {replica_moves.LARGEST_VOLUME}")
+    if name == replica_moves.WAITING_PODS:
+        objective = replica_moves.waiting_pods_goal(
+            situation, rules.options, lambda: map(cluster_source.seeded_choice, orders.seeds)
+        )
+    else:
+        objective = replica_moves.largest_volume_goal(situation.cluster, storage_class, least)
     with render.progress_of("Trying moves"):
-        baseline = replica_moves.Baseline(situation, rules.options)
-        if name == replica_moves.WAITING_PODS:
-            objective = replica_moves.waiting_pods_goal(
-                baseline, lambda: map(cluster_source.seeded_choice, orders.seeds)
-            )
-        else:
-            objective = replica_moves.largest_volume_goal(baseline, storage_class, least)
+        baseline = replica_moves.Baseline.of(situation, rules.options)
         result = replica_moves.find_moves(objective, baseline, max_moves)
     moves = _moves(result, situation.cluster, query.longhorn_namespace)
     notes = _notes(baseline)

@@ -8,7 +8,7 @@ rule cites the Go function of longhorn-manager that it mirrors.
 - Built on the decision: `new_volume_placement`, with the first rule that refuses each node and disk, and `replenish`,
   with the reuse of failed replicas.
 - What surrounds it: `csi_driver` (the volume a claim would get, and GetCapacity), `volume_validation` (what admission refuses, what is
-  attached for no workload, what may not grow), `node_status` (what the node controller
+  attached for no workload, what may not grow), `node_controller` (what the node controller
   writes).
 - `vectors` replays recorded decisions of the real Longhorn.
 

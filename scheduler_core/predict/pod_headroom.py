@@ -10,9 +10,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import count, islice
 
-from scheduler_core.decide import decision, kube_scheduler_filters
+from scheduler_core.decide import decision, explain, kube_scheduler_filters
 from scheduler_core.model.generic import PodKey
-from scheduler_core.monitor import report
 from scheduler_core.predict import cluster_additions, pod_decision, predicted_replicas, prediction
 from scheduler_core.predict.predicted_cluster import PredictedCluster
 from scheduler_core.predict.prediction_input import Situation
@@ -33,6 +32,15 @@ class HeadroomOrder(Struct, frozen=True):
 
     nodes: tuple[str, ...]  # the node of each placed pod, in order
     refused: FirstRefusal | None = None  # None if the limit was reached
+
+
+class ClosestNode(Struct, frozen=True):
+    """The node that came closest to a refused pod."""
+
+    node: str
+    reason: str  # why the pod does not fit there
+    detail: str = ""  # the numbers, as a sentence, "" without any
+    missing: int = 0  # bytes that a disk lacks, 0 if that is not what is missing
 
 
 class Headroom(Struct, frozen=True):
@@ -95,13 +103,25 @@ def summarize_headroom(orders: Sequence[HeadroomOrder], limit: int) -> Headroom:
     )
 
 
-def closest_node(refused: FirstRefusal, options: decision.FilterOptions) -> report.NearestNode | None:
-    """Returns the node that came closest to a refused pod, None if kube-scheduler's own filters refuse it everywhere."""
+def closest_node(refused: FirstRefusal, options: decision.FilterOptions) -> ClosestNode | None:
+    """Returns the node that came closest to a refused pod, None if no single node refused it. A node that
+    kube-scheduler's own filters admit is closer than one that they refuse, and then the one that lacks the fewest
+    bytes. Raises a ResolutionError if an object the pod names does not exist or contradicts it.
+    """
     cluster = refused.cluster
+    names = cluster.node_names
+    if not names or not all(refused.reasons.values()):
+        return None
     pod = cluster.snapshot.pods[refused.key]
-    refusals = kube_scheduler_filters.kube_scheduler_refusals(
-        pod, cluster.node_names, cluster.scheduling, cluster.pod_claims(pod)
-    )
-    texts = {name: refusal.text for name, refusal in refusals.items()}
-    contenders = decision.Competing.without_offers(cluster.state)
-    return report.waiting_row(pod, cluster.state, options, contenders, texts).closest
+    claims = cluster.pod_claims(pod)
+    refusals = kube_scheduler_filters.kube_scheduler_refusals(pod, names, cluster.scheduling, claims)
+    admitted = [name for name in names if name not in refusals]
+    if not admitted:
+        name = min(names)
+        return ClosestNode(name, refusals[name].text, refusals[name].plugin)
+    state = cluster.state
+    explanation = explain.explain_nodes(pod, admitted, state, options, decision.Competing.without_offers(state))
+    verdicts = dict(zip(admitted, explanation.verdicts, strict=True))
+    name = min(verdicts, key=lambda name: (not verdicts[name].missing, verdicts[name].missing, name))
+    verdict = verdicts[name]
+    return ClosestNode(name, verdict.reason.text, verdict.detail, verdict.missing)

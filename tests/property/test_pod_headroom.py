@@ -9,10 +9,10 @@ from scheduler_core.predict.pod_headroom import fill_with_pods
 from scheduler_core.predict.prediction_input import Situation
 from scheduler_core.predict.timeline import run_order
 from tests.builders import disk, kube_node, longhorn_node
-from tests.core.predict.test_pod_headroom import headroom
+from tests.core.predict.test_pod_headroom import headroom, template
 from tests.examples import examples
 from tests.property.test_what_if import World, worlds
-from tests.worlds.predicted_clusters import OPTIONS, situation, workload
+from tests.worlds.predicted_clusters import OPTIONS, situation
 
 
 @examples(25)
@@ -22,7 +22,7 @@ def test_equal_volumes_fill_every_disk(sizes: list[int], size: int) -> None:
     names = [f"n{number}" for number in range(len(sizes))]
     disks = [disk(100, available=100, listed={"other": 100 - free}) for free in sizes]
     nodes = [longhorn_node(name, {"disk-1": entry}) for name, entry in zip(names, disks, strict=True)]
-    result = headroom(situation(map(kube_node, names), nodes), workload(size), orders=2)
+    result = headroom(situation(map(kube_node, names), nodes), template(size), orders=2)
     expected = sum(free // size for free in sizes)
     assert (result.least, result.most) == (expected, expected)
     per_node = {f"n{number}": (free // size,) * 2 for number, free in enumerate(sizes) if free >= size}
@@ -38,13 +38,13 @@ def chooser(seed: int) -> Callable[[int], int]:
 @examples(12)
 @given(worlds(), st.sampled_from((5, 20, 40)), st.integers(0, 3))
 def test_what_if_places_the_same_pods_one_by_one(world: World, size: int, seed: int) -> None:
-    template = workload(size)
-    order = fill_with_pods(world.start.cluster, template, OPTIONS, chooser(seed), 12)
+    workload = template(size)
+    order = fill_with_pods(world.start.cluster, workload, OPTIONS, chooser(seed), 12)
     choose = chooser(seed)
     cluster = run_order(Situation(world.start.cluster), OPTIONS, choose).cluster
     nodes: list[str] = []
     while len(nodes) < 12:
-        pod = template.new_pod(len(nodes))
+        pod = workload.new_pod(len(nodes))
         start = Situation(cluster).with_new_pod(pod)
         result = run_order(start, OPTIONS, choose)
         if pod.namespaced_name not in result.nodes or result.stuck or result.incomplete:

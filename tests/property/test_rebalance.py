@@ -53,13 +53,13 @@ def placed_pods(start: Situation, cluster: PredictedCluster) -> list[frozenset[P
 
 
 def find_largest(start: Situation, moves: int, size: int | None = None) -> Rebalance:
-    baseline = Baseline(start, OPTIONS)
-    return find_moves(largest_volume_goal(baseline, CLASS, size), baseline, moves)
+    baseline = Baseline.of(start, OPTIONS)
+    return find_moves(largest_volume_goal(start.cluster, CLASS, size), baseline, moves)
 
 
 def find_pods(start: Situation, moves: int) -> Rebalance:
-    baseline = Baseline(start, OPTIONS)
-    return find_moves(waiting_pods_goal(baseline, choices), baseline, moves)
+    baseline = Baseline.of(start, OPTIONS)
+    return find_moves(waiting_pods_goal(start, OPTIONS, choices), baseline, moves)
 
 
 def outcomes(start: PredictedCluster, result: Rebalance) -> list[PredictedCluster]:
