@@ -78,6 +78,23 @@ def test_the_possible_choices_are_as_in_this_table(
     assert choices(usable, size) == expected
 
 
+def test_a_disk_that_two_nodes_list_counts_once() -> None:
+    """It was moved, and the status of one node is late."""
+    nodes = [node(name, disk("d1", uuid="moved", storage_available=50 * GIB)) for name in ("n1", "n2")]
+    moved = [DiskCandidate(entry, entry.disks[0]) for entry in nodes]
+    assert [choice.reason for choice in possible_choices(moved, GIB)] == [ChoiceReason.BEST] * 2
+
+
+def test_usable_bytes_exclude_reserved_and_scheduled_bytes() -> None:
+    entry = node("n1", disk(storage_available=60 * GIB, storage_reserved=10 * GIB, storage_scheduled=30 * GIB))
+    assert DiskCandidate(entry, entry.disks[0]).usable_bytes == 20 * GIB
+
+
+def test_usable_bytes_are_never_negative() -> None:
+    entry = node("n1", disk(storage_scheduled=300 * GIB))
+    assert DiskCandidate(entry, entry.disks[0]).usable_bytes == 0
+
+
 @pytest.mark.parametrize(
     ("why", "chance"),
     [(ChoiceReason.ONLY, False), (ChoiceReason.BEST, False), (ChoiceReason.TIE, True), (ChoiceReason.NO_DISK, True)],

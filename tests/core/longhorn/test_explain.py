@@ -2,7 +2,11 @@
 
 from typing import Any
 
+import pytest
+
+from scheduler_core.longhorn.anti_affinity import Tier
 from scheduler_core.longhorn.new_volume_placement import PlacementExplanation, explain
+from scheduler_core.longhorn.refusal_rules import Rule
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.model import longhorn as lh
 from tests.worlds.longhorn import GIB, cluster, conditions, disk, node, replica, volume
@@ -61,3 +65,21 @@ def test_the_disk_that_holds_a_replica_is_refused() -> None:
     settings = {"replica-soft-anti-affinity": "true"}
     explanation = explain_next(node("n1", disk("d1"), disk("d2")), replicas=(replica("r", "n1/d1"),), settings=settings)
     assert rules(explanation) == {"n1": "USED_NODE", "n1/d1": "DISK_ANTI_AFFINITY", "n1/d2": "open"}
+
+
+def test_each_disk_has_its_free_space() -> None:
+    explanation = explain_next(node("n1"), replicas=(replica("r", "n1/d1"),))
+    assert explanation.nodes[0].disks[0].space.free == 90 * GIB
+
+
+@pytest.mark.parametrize("name", ["replica-soft-anti-affinity", "allow-empty-disk-selector-volume"])
+def test_an_unreadable_setting_is_named(name: str) -> None:
+    explanation = explain_next(node("n1"), settings={name: "maybe"})
+    stopped = explanation.refusal is not None and explanation.refusal.rule is Rule.SETTING_FAULT
+    assert stopped or rules(explanation)["n1/d1"] == "SETTING_FAULT"
+
+
+def test_the_explanation_has_the_candidates_with_their_tier() -> None:
+    explanation = explain_next(node("n1"))
+    assert explanation.candidates.tier is Tier.UNUSED_ZONE
+    assert explanation.refusal is None

@@ -6,9 +6,10 @@ import pytest
 
 from scheduler_core.longhorn.node_controller import ROUNDING, CollectedDisk, ManagerPod, sync_node, sync_node_remotely
 from scheduler_core.model import kube, longhorn as lh
-from tests.worlds.longhorn import GIB, cluster, disk, failed, node, replica
+from tests.worlds.longhorn import GIB, LONG_AGO, cluster, conditions, disk, failed, node, replica
 
 POD = ManagerPod()
+NOT_READY = kube.Condition("Ready", "False", last_transition_time=LONG_AGO)
 
 
 def kube_node(*node_conditions: kube.Condition, **fields: Any) -> kube.Node:
@@ -34,6 +35,36 @@ def reason(of: lh.Node | lh.Disk, kind: str) -> str:
 
 
 @pytest.mark.parametrize(
+    ("pods", "kubernetes", "expected"),
+    [
+        pytest.param((POD,), kube_node(), "True", id="ready"),
+        pytest.param((), kube_node(), "False ManagerPodMissing", id="no manager"),
+        pytest.param((ManagerPod(ready=False),), kube_node(), "False ManagerPodDown", id="manager not ready"),
+        pytest.param((ManagerPod(phase="Pending"),), kube_node(), "False ManagerPodDown", id="manager not running"),
+        pytest.param((POD,), kube_node(NOT_READY), "False KubernetesNodeNotReady", id="kubelet down"),
+        pytest.param((), kube_node(NOT_READY), "False KubernetesNodeNotReady", id="Kubernetes wins over the pod"),
+        pytest.param(
+            (POD,), kube_node(kube.Condition("Ready", "Unknown")), "False KubernetesNodeNotReady", id="unknown"
+        ),
+        pytest.param(
+            (POD,), kube_node(kube.Condition("DiskPressure", "True")), "False KubernetesNodePressure", id="pressure"
+        ),
+        pytest.param((POD,), kube_node(kube.Condition("PIDPressure", "False")), "True", id="no pressure"),
+        pytest.param(
+            (POD,),
+            kube_node(NOT_READY, kube.Condition("MemoryPressure", "True")),
+            "False KubernetesNodePressure",
+            id="the last bad one is named",
+        ),
+    ],
+)
+def test_the_manager_pod_and_kubernetes_decide_whether_a_node_is_ready(
+    pods: tuple[ManagerPod, ...], kubernetes: kube.Node, expected: str
+) -> None:
+    assert reason(sync_n1(pods=pods, kubernetes=kubernetes), "Ready") == expected
+
+
+@pytest.mark.parametrize(
     ("since", "expected"),
     [
         pytest.param("2025-12-31T23:59:46Z", "True", id="14 s"),
@@ -53,8 +84,25 @@ def test_a_node_without_kubernetes_node_is_not_ready() -> None:
     assert reason(sync_node(view, before, [POD]), "Ready") == "False KubernetesNodeGone"
 
 
+@pytest.mark.parametrize(("setting", "expected"), [("true", "False KubernetesNodeCordoned"), ("false", "True")])
+def test_a_cordon_counts_if_the_setting_says_so(setting: str, expected: str) -> None:
+    after = sync_n1(
+        node(allow_scheduling=False),
+        kubernetes=kube_node(unschedulable=True),
+        settings={"disable-scheduling-on-cordoned-node": setting},
+    )
+    assert reason(after, "Schedulable") == expected
+
+
 def test_nothing_else_makes_a_node_unschedulable() -> None:
     assert reason(sync_n1(node(allow_scheduling=False), pods=()), "Schedulable") == "True"
+
+
+def test_zone_and_region_are_the_kubernetes_node_s_labels() -> None:
+    labels = {"topology.kubernetes.io/zone": "a", "topology.kubernetes.io/region": "r"}
+    after = sync_n1(node(zone="stale"), kubernetes=kube_node(labels=labels))
+    assert (after.zone, after.region) == ("a", "r")
+    assert sync_n1(node(zone="stale")).zone == ""
 
 
 class TestDisk:
@@ -79,6 +127,22 @@ class TestDisk:
     def test_available_space_is_rounded_down(self, available: int, expected: int) -> None:
         assert self.sync(measured=CollectedDisk("n1-d1", 100 * GIB, available)).storage_available == expected
 
+    def test_block_disks_are_not_rounded(self) -> None:
+        after = self.sync(measured=CollectedDisk("n1-d1", 100 * GIB, 12345), spec_type="block")
+        assert after.storage_available == 12345
+
+    @pytest.mark.parametrize(
+        ("measured", "expected"),
+        [
+            pytest.param(CollectedDisk("n1-d1", error_reason="NoDiskInfo"), "False NoDiskInfo", id="error"),
+            pytest.param(CollectedDisk("changed", 5 * GIB, GIB), "False DiskFilesystemChanged", id="another disk"),
+        ],
+    )
+    def test_a_lost_disk_has_no_space(self, measured: CollectedDisk, expected: str) -> None:
+        after = self.sync(measured=measured, replicas=[replica("r", "n1/d1")])
+        assert (after.storage_maximum, after.storage_available, after.storage_scheduled) == (0, 0, 0)
+        assert (reason(after, "Ready"), reason(after, "Schedulable")) == (expected, "False DiskNotReady")
+
     def test_two_disks_on_one_file_system_are_both_lost(self) -> None:
         """Their space would count twice."""
         both = {name: CollectedDisk(f"n1-{name}", GIB, GIB, fsid="same") for name in ("d1", "d2")}
@@ -87,6 +151,10 @@ class TestDisk:
 
     def test_a_disk_the_monitor_does_not_know_is_lost(self) -> None:
         assert reason(sync_n1(collected={}).disks[0], "Ready") == "False NoDiskInfo"
+
+    def test_a_new_disk_gets_its_uuid_from_the_monitor(self) -> None:
+        after = sync_n1(lh.Node("n1", disks=(disk(),)), collected={"d1": CollectedDisk("fresh", GIB, GIB)})
+        assert after.disks[0].uuid == "fresh"
 
     def test_every_replica_object_counts(self) -> None:
         replicas = [
@@ -99,9 +167,37 @@ class TestDisk:
         after = self.sync(replicas=replicas)
         assert (sorted(after.scheduled_replicas), after.storage_scheduled) == (["a", "b", "c", "d"], 40 * GIB)
 
+    def test_backing_images_count_with_their_real_size(self) -> None:
+        images = {
+            "bi": lh.BackingImage("bi", disks=("n1-d1",), real_size=3 * GIB),
+            "soon": lh.BackingImage("soon", disks=("n1-d1",)),
+            "far": lh.BackingImage("far", disks=("n2-d1",), real_size=GIB),
+        }
+        after = self.sync(backing_images=images)
+        assert dict(after.scheduled_backing_images) == {"bi": 3 * GIB, "soon": 0}
+        assert after.storage_scheduled == 3 * GIB
+
+    @pytest.mark.parametrize(
+        ("size", "expected"),
+        [pytest.param(100 * GIB, "True", id="equal"), pytest.param(100 * GIB + 1, "False DiskPressure", id="+1")],
+    )
+    def test_an_overbooked_disk_is_not_schedulable(self, size: int, expected: str) -> None:
+        assert reason(self.sync(replicas=[replica("r", "n1/d1", size=size)]), "Schedulable") == expected
+
     def test_switches_do_not_change_conditions(self) -> None:
         after = self.sync(allow_scheduling=False, eviction_requested=True)
         assert reason(after, "Schedulable") == "True"
+
+    def test_the_disks_of_a_lost_node_are_lost(self) -> None:
+        lost = self.sync(pods=())
+        assert (reason(lost, "Ready"), reason(lost, "Schedulable")) == ("False NodeNotReady", "False DiskNotReady")
+        alive = self.sync(pods=(), measured=CollectedDisk("n1-d1", 100 * GIB, 100 * GIB))
+        assert reason(alive, "Ready") == "True"
+
+    def test_a_disk_that_is_not_ready_has_nothing_scheduled(self) -> None:
+        """So evictions stop on it too."""
+        after = self.sync(conditions=conditions(Ready="False"), replicas=[replica("r", "n1/d1")], storage_scheduled=5)
+        assert (after.storage_scheduled, dict(after.scheduled_replicas)) == (0, {})
 
 
 def test_another_node_s_manager_leaves_what_is_scheduled() -> None:

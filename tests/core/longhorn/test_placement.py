@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.longhorn.anti_affinity import SoftAntiAffinity
+from scheduler_core.longhorn.anti_affinity import SoftAntiAffinity, Tier
 from scheduler_core.longhorn.placement import DiskCandidates, find_candidates, schedule_replica
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.settings import Settings
@@ -51,6 +51,26 @@ def test_the_volume_overrides_the_setting(value: str, setting: bool, expected: b
     assert SoftAntiAffinity.of(volume(**volume_fields), Settings(**settings)) == SoftAntiAffinity(
         expected, expected, expected
     )
+
+
+@pytest.mark.parametrize(
+    ("entry", "counts"),
+    [
+        pytest.param(replica("r", "n1/d1"), True, id="healthy"),
+        pytest.param(replica("r", "n1/d1", healthy_at=""), True, id="rebuilding"),
+        pytest.param(replica("r", "n1/d1", deleting=True), False, id="deleting"),
+        pytest.param(failed("r", "n1/d1"), True, id="failed but reusable"),
+        pytest.param(failed("r", "n1/d1", rebuild_retry_count=4), True, id="four retries"),
+        pytest.param(failed("r", "n1/d1", rebuild_retry_count=5), False, id="five retries"),
+        pytest.param(failed("r", "n1/d1", eviction_requested=True), False, id="failed and evicting"),
+        pytest.param(failed("r", "n1/d1", disk_id=""), False, id="failed without disk"),
+        pytest.param(replica("r"), False, id="unplaced"),
+    ],
+)
+def test_a_replica_uses_its_node_and_zone_unless_it_cannot_come_back(entry: lh.Replica, counts: bool) -> None:
+    """Failed replicas that may be reused count."""
+    result = find(node("n1", zone="a"), node("n2", zone="a"), replicas=(entry,), settings=ZONE_HARD)
+    assert ("n2/d1" not in places(result)) is counts
 
 
 def in_zone_a(*disks: lh.Disk, **fields: Any) -> tuple[lh.Node, lh.Node]:
@@ -184,6 +204,21 @@ def test_what_replicas_use_decides_where_the_next_one_goes(
     assert result.reasons == frozenset() or not expected
 
 
+@pytest.mark.parametrize(
+    ("nodes", "entry", "settings", "tier"),
+    [
+        pytest.param(TWO_DISKS, EVICTING, {}, Tier.EVICTING_NODE, id="the node of an evicting replica comes last"),
+        # So that a replica can move to the node's other disk.
+        pytest.param(PRESSED, OWN, BEST_EFFORT, Tier.UNUSED_NODE, id="a node with a disk under pressure is reopened"),
+    ],
+)
+def test_a_used_node_is_reopened(
+    nodes: tuple[lh.Node, ...], entry: lh.Replica, settings: dict[str, str], tier: Tier
+) -> None:
+    result = find(*nodes, replicas=(entry,), settings=settings)
+    assert (places(result), result.tier) == (["n1/d2"], tier)
+
+
 REFUSED: dict[str, tuple[tuple[lh.Node, ...], dict[str, Any], set[str]]] = {
     "no node": ((), {}, {"nodes are unavailable"}),
     "all cordoned": ((node(conditions=CLOSED),), {}, {"nodes are unavailable"}),
@@ -262,6 +297,57 @@ def test_a_replica_that_is_not_placed_has_a_reason(nodes: tuple[lh.Node, ...], e
     result = schedule_replica(cluster(*nodes), volume(), entry, [])
     assert not result.choices
     assert result.reasons == {reason}
+
+
+def test_a_replica_that_failed_after_it_was_healthy_is_placed() -> None:
+    entry = replica("r", failed_at=LONG_AGO, healthy_at=LONG_AGO)
+    assert places(schedule_replica(cluster(node()), volume(), entry, [entry])) == ["n1/d1"]
+
+
+def test_the_emptiest_node_is_chosen() -> None:
+    view = cluster(node("n1", disk(storage_scheduled=20 * GIB)), node("n2"))
+    assert places(schedule_replica(view, volume(), replica("r"), [])) == ["n2/d1"]
+
+
+# Attached to n1, which is fuller; what counts is spec.nodeID.
+LOCAL = volume(data_locality="best-effort", node_id="n1", current_node_id="n2")
+NODES = (node("n1", disk(storage_scheduled=50 * GIB), zone="a"), node("n2", zone="b"))
+FULLER = (node("n1", disk("d1"), disk("d2", storage_scheduled=50 * GIB)), node("n2", disk("d1"), disk("d2")))
+SHARING = replace(LOCAL, replica_soft_anti_affinity="enabled")
+LOCALITY: dict[str, tuple[lh.Volume, tuple[lh.Node, ...], tuple[lh.Replica, ...], str]] = {
+    "the attached node is preferred": (LOCAL, NODES, (), "n1/d1"),
+    "a volume without best-effort is balanced": (replace(LOCAL, data_locality="disabled"), NODES, (), "n2/d1"),
+    "a detached volume is balanced": (replace(LOCAL, node_id=""), NODES, (), "n2/d1"),
+    "a replica on the attached node ends the preference": (SHARING, FULLER, (OWN, SECOND), "n2/d2"),
+    "an evicting one does, too": (SHARING, FULLER, (EVICTING, SECOND), "n2/d2"),
+    "one that was never healthy does, too": (SHARING, FULLER, (replica("r", "n1/d1", healthy_at=""), SECOND), "n2/d2"),
+    "a deleting one does, too": (LOCAL, (FULLER[0], node("n2")), (replica("r", "n1/d1", deleting=True),), "n2/d1"),
+    "a failed one keeps the preference": (
+        LOCAL,
+        NODES,
+        (replica("r", "n1/d1", failed_at=LONG_AGO, rebuild_retry_count=5),),
+        "n1/d1",
+    ),
+    "the preference never reaches into a worse tier": (
+        LOCAL,
+        (node("n1", zone="a"), node("n2", zone="b"), node("n3", zone="a")),
+        (replica("r", "n3/d1"),),
+        "n2/d1",
+    ),
+    "a replica goes elsewhere if the attached node is full": (
+        LOCAL,
+        (node("n1", disk(storage_scheduled=100 * GIB)), node("n2")),
+        (),
+        "n2/d1",
+    ),
+}
+
+
+@pytest.mark.parametrize(("entry", "nodes", "replicas", "place"), LOCALITY.values(), ids=LOCALITY.keys())
+def test_best_effort_locality_prefers_the_attached_node_inside_the_winning_tier(
+    entry: lh.Volume, nodes: tuple[lh.Node, ...], replicas: tuple[lh.Replica, ...], place: str
+) -> None:
+    assert places(schedule_replica(cluster(*nodes), entry, replica("new"), replicas)) == [place]
 
 
 def test_a_change_counts_after_the_nodes_are_known() -> None:

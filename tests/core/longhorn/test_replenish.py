@@ -45,6 +45,11 @@ def test_only_usable_replicas_count(entry: lh.Replica, missing: int) -> None:
     assert answers(node("n1"), replicas=[entry], number_of_replicas=2, **volume_fields) == {(missing, "")}
 
 
+def test_a_volume_with_too_many_replicas_gets_none() -> None:
+    replicas = [running("r", "n1/d1"), running("s", "n2/d1")]
+    assert answers(node("n1"), node("n2"), replicas=replicas, number_of_replicas=1) == NONE
+
+
 N2 = node("n2")
 TAGGED = node("n2", tags=("ssd",))
 FULL = disk("d1", storage_scheduled=100 * GIB)
@@ -155,3 +160,9 @@ def test_a_disk_is_relieved_of_one_replica_at_a_time(robustness: str, turn: bool
     pressed = disk("d1", storage_available=5 * GIB, scheduled_replicas={"a": 1, "r": 1, "gone": 1})
     view = cluster(node("n1", pressed, D2), volumes=[entry, second], replicas=[earlier, own], settings=RELIEF)
     assert replenishments(view, entry, [own]) == {Replenishment(1, "n1") if turn else Replenishment()}
+
+
+def test_a_difference_of_one_replica_sends_the_relief_to_either_node() -> None:
+    replicas = [running("r", "n1/d1"), running("s", "n1/d2"), running("t", "n2/d1")]
+    nodes = [node("n1", PRESSED, D2, zone="z"), node("n2", zone="z")]
+    assert answers(*nodes, replicas=replicas, settings=RELIEF) == {(1, "n1"), (1, "n2")}

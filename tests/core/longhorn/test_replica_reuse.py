@@ -74,6 +74,14 @@ def test_a_failed_replica_is_reused_where_it_can_run(
     assert reusable(failed("r", "n1/d1", **fields), **more) == ({"r"} if reused else set())
 
 
+def test_the_replica_that_failed_last_is_reused() -> None:
+    earlier = failed("a", "n1/d1", failed_at="2025-12-01T00:00:00Z")
+    later = failed("b", "n1/d1", failed_at="2025-12-02T00:00:00Z")
+    tie = failed("c", "n1/d1", failed_at="2025-12-02T01:00:00+01:00")
+    assert reusable(earlier, later) == {"b"}
+    assert reusable(earlier, later, tie) == {"b", "c"}
+
+
 def test_anti_affinity_holds_for_reused_replicas() -> None:
     assert reusable(failed("r", "n1/d1"), replica("s", "n1/d1")) == set()
 

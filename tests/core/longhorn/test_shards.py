@@ -51,6 +51,12 @@ def test_the_reserve_follows_the_strip_size(strip_size_kb: int, reserve: int) ->
     assert abs(rounded - without_reserve) < 2 * MI
 
 
+def test_shards_share_the_data() -> None:
+    whole = shard_size(100 * GI, DataLayout(1, 1, 64))
+    assert shard_size(100 * GI, DataLayout(4, 2, 64)) == shard_size(100 * GI, DataLayout(4, 4, 64))
+    assert whole / 4 < shard_size(100 * GI, DataLayout(4, 2, 64)) < whole / 4 + 256 * MI
+
+
 def test_a_sharded_volume_is_never_local() -> None:
     sharded = volume(**SHARDED, dataLocality="strict-local", numberOfReplicas="3")
     assert (sharded.data_layout, sharded.size) == (DataLayout(2, 1, 64), 10 * GI)
@@ -101,3 +107,9 @@ def test_an_older_longhorn_makes_replicas_of_such_a_class(version: str, sharded:
     made = volume_for_claim("v", ClaimSpec(request=10 * GI), parameters, Provisioning(settings), subject="it")
     expected = (1, DISABLED, True) if sharded else (2, BEST_EFFORT, False)
     assert (made.number_of_replicas, made.data_locality, made.data_layout is not None) == expected
+
+
+@pytest.mark.parametrize("kind", ["replicated", ""])
+def test_a_replicated_layout_is_a_volume_of_replicas(kind: str) -> None:
+    replicated = volume(**{**SHARDED, "dataLayout.type": kind}, numberOfReplicas="2")
+    assert (replicated.data_layout, replicated.number_of_replicas) == (None, 2)

@@ -57,6 +57,10 @@ def test_the_rules_hold_to_the_byte(
     assert left.open is (rule not in (Rule.STORAGE_MAXIMUM, Rule.STORAGE_AVAILABLE))
 
 
+def test_uncounted_replicas_take_scheduling_space() -> None:
+    assert space.disk_space(disk(), DEFAULTS, uncounted=40 * GIB).free == 60 * GIB
+
+
 @pytest.mark.parametrize(
     ("size", "percentage", "expected"),
     [
@@ -75,3 +79,30 @@ def test_percentages_are_computed_in_float64(size: int, percentage: int, expecte
 def test_sums_wrap_around_as_int64(value: int, expected: int) -> None:
     """As in Go."""
     assert space.wrap_int64(value) == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "pressed"),
+    [
+        pytest.param({"storage_available": 10 * GIB - 1}, True, id="-1: 9 % unused"),
+        pytest.param({"storage_available": 10 * GIB}, False, id="exactly 10 % unused"),
+        pytest.param({"storage_available": 10 * GIB + 1}, False, id="+1"),
+        pytest.param(
+            {"storage_available": 35 * GIB, "storage_reserved": 30 * GIB}, True, id="the reserve counts as used"
+        ),
+    ],
+)
+def test_a_disk_used_beyond_the_percentage_is_under_pressure(fields: dict[str, Any], pressed: bool) -> None:
+    assert space.under_pressure(disk(**fields), 90) is pressed
+
+
+@pytest.mark.parametrize(
+    ("fields", "size", "fits"),
+    [
+        pytest.param({"storage_scheduled": 89 * GIB}, 10 * GIB, True, id="89 %"),
+        pytest.param({"storage_scheduled": 90 * GIB}, 10 * GIB, False, id="90 % is too much"),
+        pytest.param({"storage_maximum": 0}, 0, False, id="a disk without maximum gives no relief"),
+    ],
+)
+def test_relief_must_stay_below_the_pressure_percentage(fields: dict[str, Any], size: int, fits: bool) -> None:
+    assert space.fits_without_pressure(disk(**fields), TWICE, size, 0) is fits

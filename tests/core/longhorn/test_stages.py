@@ -7,7 +7,13 @@ import pytest
 
 from scheduler_core.longhorn.refusal_rules import Refusal, Rule
 from scheduler_core.longhorn.replica_request import ReplicaRequest
-from scheduler_core.longhorn.stages import disk_and_space_refusal, disk_refusal, node_refusal
+from scheduler_core.longhorn.stages import (
+    disk_and_space_refusal,
+    disk_refusal,
+    instance_manager_ready,
+    node_refusal,
+    one_manager_per_node,
+)
 from scheduler_core.model import kube, longhorn as lh
 from tests.worlds.longhorn import GIB, cluster, conditions, disk, node, replica, volume
 
@@ -323,6 +329,21 @@ def space_refused(fields: dict[str, Any], **settings: str) -> Refusal | None:
     return disk_and_space_refusal(view, ReplicaRequest.for_volume(volume()), entry.disks[0])
 
 
+@pytest.mark.parametrize(
+    ("fields", "settings", "rule"),
+    [
+        pytest.param({}, {}, None, id="fits"),
+        pytest.param({"storage_scheduled": 90 * GIB + 1}, {}, Rule.SCHEDULING_SPACE, id="no scheduling space"),
+        pytest.param({"storage_scheduled": 90 * GIB + 1, "tags": ("x",)}, {}, Rule.DISK_TAGS, id="tags before space"),
+        pytest.param({}, {"storage-over-provisioning-percentage": "much"}, Rule.SETTING_FAULT, id="unreadable setting"),
+    ],
+)
+def test_space_is_checked_last(fields: dict[str, Any], settings: dict[str, str], rule: Rule | None) -> None:
+    """Only disks that fit otherwise are checked."""
+    refusal = space_refused(fields, **settings)
+    assert (None if refusal is None else refusal.rule) is rule
+
+
 NOT_READY = kube.Condition("Ready", "False", "KubernetesNodeNotReady")
 CORDONED = (kube.Condition("Ready", "True"), kube.Condition("Schedulable", "False", "KubernetesNodeCordoned"))
 
@@ -390,6 +411,15 @@ def test_the_detail_of_a_refusal_names_what_decides(
     refused: Callable[..., Refusal], case: dict[str, Any], detail: str
 ) -> None:
     assert refused(**case).detail == detail
+
+
+def test_each_of_several_default_managers_may_be_picked() -> None:
+    other = lh.InstanceManager("c", "n2", state="running")
+    managers = {entry.name: entry for entry in (manager(name="a"), manager("error", name="b"), other)}
+    view = cluster(node("n1"), node("n2"), instance_managers=managers)
+    ready = [instance_manager_ready(picked, "v1", "n1") for picked in one_manager_per_node(view)]
+    assert ready == [True, False]
+    assert len(one_manager_per_node(cluster(node()))) == 1
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,18 @@ def test_data_on_a_lost_kubernetes_node_is_out_of_reach(
     assert (answer["b"] == "VOLUME_FAULTED") is refused
 
 
+@pytest.mark.parametrize("other", [make.replica("r2", "vol-x", "b"), make.replica("r2", "vol-x", "b", failed=True)])
+def test_data_that_is_left_elsewhere_is_used(other: Object) -> None:
+    """Longhorn salvages a failed replica where the last healthy one is lost."""
+    objects = [*pod_with_volume(HEALTHY, other), make.kube_node("b")]
+    assert reasons(explained(make.pod("x"), NODES, objects))["b"] != "VOLUME_FAULTED"
+
+
+def test_a_replica_without_data_is_not_missed() -> None:
+    objects = [*pod_with_volume(make.replica("r1", "vol-x", "a", healthy=False)), make.kube_node("b")]
+    assert reasons(explained(make.pod("x"), NODES, objects))["b"] != "VOLUME_FAULTED"
+
+
 @pytest.mark.parametrize(("reason", "refused"), [("KubernetesNodeNotReady", True), ("ManagerPodMissing", False)])
 def test_a_detached_volume_is_faulted_once_it_is_attached(reason: str, refused: bool) -> None:
     node = make.longhorn_node("a")
