@@ -3,6 +3,7 @@
 verbs                   filter, prioritize, preempt and explain
 offers                  `reservation: capacity`: what pods were offered counts for other pods
 whole_node_reservation  `reservation: node`: a pod's node takes no other pod's volumes for a while
+offer_store             the record of offers: a ConfigMap that the leader writes and its successor reads
 pods_with_offers        the pods that have offers, and which of them have changed
 placement_monitor       whether Longhorn places the volumes of decided pods, where, and which disks it overbooks
 nudger                  makes kube-scheduler retry refused pods that would fit now
@@ -10,6 +11,7 @@ endpoint_publisher      points the Services of extender and placement guard to a
 certificates            TLS of a port, from files or a Secret, read again when it changes
 guard                   reviews placements; guard_certificate makes it callable
 leadership_lifecycle    when this process competes and answers: takeover, handover, shutdown
+status_page_results     what the status page shows, worked out where no decision waits
 metrics                 metrics for Prometheus
 node_loss_prediction    which nodes can be lost, and metrics of disk space
 doctor_reader           the facts that `doctor` judges
