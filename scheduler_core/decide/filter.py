@@ -44,8 +44,8 @@ from scheduler_core.packing.budget import Budget, PackingAnswer
 from scheduler_core.structs import replace
 from scheduler_core.volumes.existing_replicas import home_nodes, strict_local_nodes
 from scheduler_core.volumes.free_volume_matching import CandidateVolumes, NodeResolution, resolve_on_nodes
-from scheduler_core.volumes.node_requirements import requirements
 from scheduler_core.volumes.resolve import PodVolume, Resolution, exceeds_attach_limit
+from scheduler_core.volumes.volume_requirements import requirements
 
 # Reasons that may hold only because of what was offered to other pods.
 _WORTH_WAITING = UNSAFE | {Reason.SPOKEN_FOR}

@@ -24,8 +24,8 @@ from scheduler_core.offers.outstanding_offer import Offered
 from scheduler_core.structs import Struct, replace
 from scheduler_core.volumes.decided_pods import decided_node
 from scheduler_core.volumes.free_volume_matching import may_match
-from scheduler_core.volumes.node_requirements import requirements
 from scheduler_core.volumes.resolve import Resolution
+from scheduler_core.volumes.volume_requirements import requirements
 
 BACKOFF = Backoff(1.0, 60.0)
 # Every nudge is a write to the API server.

@@ -24,7 +24,7 @@ from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.budget import Budget, give_way
 from scheduler_core.structs import Struct, replace
 from scheduler_core.volumes import existing_replicas, resolve
-from scheduler_core.volumes.node_requirements import Requirements, requirements
+from scheduler_core.volumes.volume_requirements import Requirements, requirements
 
 # Number of cached nodes over all requirements; half a kilobyte each.
 MAX_CACHED_NODES = 50_000

@@ -19,7 +19,7 @@ from scheduler_core.evaluation.fit import OpenDisk, Profile, UnfinishedSearches,
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.budget import Budget, PackingAnswer, give_way
 from scheduler_core.volumes.demand_index import DemandIndex
-from scheduler_core.volumes.node_requirements import Requirements, VolumeClasses
+from scheduler_core.volumes.volume_requirements import Requirements, VolumeClasses
 
 
 class ProfileTable:

@@ -26,9 +26,9 @@ from scheduler_core.packing.budget import Budget
 from scheduler_core.structs import Struct
 from scheduler_core.volumes.demand_index import DemandIndex
 from scheduler_core.volumes.existing_replicas import nodes_with_replica
-from scheduler_core.volumes.node_requirements import Requirements, requirements, volume_class
 from scheduler_core.volumes.outstanding_demand import Demand, UnplacedVolumes, claim_identity
 from scheduler_core.volumes.resolve import PodVolume, current_volume, is_local
+from scheduler_core.volumes.volume_requirements import Requirements, requirements, volume_class
 
 # A cluster has a handful of sizes and classes in many combinations; beyond this they get new numbers, never numbers in use.
 _MAX_GROUPS = 100_000

@@ -39,9 +39,9 @@ from scheduler_core.model.verdict import UNSAFE, Reason
 from scheduler_core.offers.outstanding_offer import Offer
 from scheduler_core.packing.budget import Budget, give_way
 from scheduler_core.structs import Struct
-from scheduler_core.volumes.node_requirements import Requirements, requirements
 from scheduler_core.volumes.outstanding_demand import Demand, replica_count
 from scheduler_core.volumes.resolve import Resolution
+from scheduler_core.volumes.volume_requirements import Requirements, requirements
 
 # A search starts over each time: with hardly more steps it would end where it ended the last time.
 _RETRY_FACTOR = 2

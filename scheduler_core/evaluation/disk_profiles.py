@@ -18,8 +18,8 @@ from scheduler_core.longhorn.space import space_detail, space_refusal
 from scheduler_core.model import longhorn
 from scheduler_core.model.verdict import Reason
 from scheduler_core.structs import Struct
-from scheduler_core.volumes.node_requirements import VolumeClasses, requirements
 from scheduler_core.volumes.resolve import PodVolume, Resolution
+from scheduler_core.volumes.volume_requirements import VolumeClasses, requirements
 
 _RULES_BY_REASON = {
     Reason.BAD_SETTING: (Rule.SETTING_FAULT,),

@@ -29,7 +29,7 @@ from scheduler_core.packing.order_safe import (
     order_safe_many,
 )
 from scheduler_core.structs import Struct, replace
-from scheduler_core.volumes.node_requirements import Requirements
+from scheduler_core.volumes.volume_requirements import Requirements
 
 Masks = tuple[int, ...]
 Variant = tuple[tuple[int, ...], Masks | None]

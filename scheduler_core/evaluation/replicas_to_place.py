@@ -30,7 +30,7 @@ from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.spread import SHARED
 from scheduler_core.structs import Struct
 from scheduler_core.volumes import outstanding_demand, resolve
-from scheduler_core.volumes.node_requirements import (
+from scheduler_core.volumes.volume_requirements import (
     OptionalVolume,
     Requirements,
     VolumeClasses,

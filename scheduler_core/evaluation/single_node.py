@@ -30,8 +30,8 @@ from scheduler_core.packing import items, order_safe
 from scheduler_core.packing.budget import Budget, give_way
 from scheduler_core.structs import Struct, replace
 from scheduler_core.volumes.existing_replicas import nodes_with_replica
-from scheduler_core.volumes.node_requirements import OptionalVolume, Requirements, requirements
 from scheduler_core.volumes.resolve import PodVolume, Resolution
+from scheduler_core.volumes.volume_requirements import OptionalVolume, Requirements, requirements
 
 
 class NodeEvaluation(Struct, frozen=True):

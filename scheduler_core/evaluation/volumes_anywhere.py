@@ -34,9 +34,9 @@ from scheduler_core.model import longhorn, verdict
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.offers.outstanding_offer import Offer
 from scheduler_core.packing.budget import give_way
-from scheduler_core.volumes.node_requirements import Requirements, requirements
 from scheduler_core.volumes.outstanding_demand import UNPLACED_LIFETIME, Demand, replica_count
 from scheduler_core.volumes.resolve import PodVolume
+from scheduler_core.volumes.volume_requirements import Requirements, requirements
 
 # Results of nodes over all sets of volumes that may go anywhere; the latest sets stay.
 _MAX_JOINT = 20_000

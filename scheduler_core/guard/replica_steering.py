@@ -29,9 +29,9 @@ from scheduler_core.model.longhorn import Placement
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.packing.budget import Budget
 from scheduler_core.structs import Struct, replace
-from scheduler_core.volumes.node_requirements import requirements
 from scheduler_core.volumes.outstanding_demand import Demand
 from scheduler_core.volumes.resolve import PodVolume, future_volume_name
+from scheduler_core.volumes.volume_requirements import requirements
 
 
 def exclude_taken_nodes(decision: Decision, view: View, allowances: Iterable[Placement], budget: Budget) -> Decision:

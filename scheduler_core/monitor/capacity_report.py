@@ -15,7 +15,7 @@ from scheduler_core.longhorn.space import DiskSpace, space_detail, space_refusal
 from scheduler_core.longhorn.stages import candidate_refusal, file_size_limit, prefilter_refusal, schedulable_refusal
 from scheduler_core.model import kube, longhorn, verdict
 from scheduler_core.structs import Struct
-from scheduler_core.volumes.node_requirements import VolumeClasses, volume_class
+from scheduler_core.volumes.volume_requirements import VolumeClasses, volume_class
 
 _REQUEST_BY_DISK_TYPE = {
     longhorn.FILESYSTEM: ReplicaRequest.for_volume(longhorn.Volume(name="", data_engine=longhorn.V1)),

@@ -33,7 +33,7 @@ from scheduler_core.cluster.view import View
 from scheduler_core.longhorn import csi_driver, node_controller, stages, volume_validation
 from scheduler_core.model import kube, longhorn
 from scheduler_core.structs import Struct, replace
-from scheduler_core.volumes import existing_replicas, node_requirements, resolve
+from scheduler_core.volumes import existing_replicas, resolve, volume_requirements
 
 Subject = str | tuple[str, str]
 """A Longhorn volume by its name, or an unbound claim by namespace and name."""
@@ -66,7 +66,7 @@ class Demand(Struct, frozen=True):
     @property
     def order(self) -> tuple[object, ...]:
         """Older demand first, a volume without a claim before all; of the same age the larger first, names last."""
-        return self.since, *node_requirements.order_without_names(self.volume), self.volume.name
+        return self.since, *volume_requirements.order_without_names(self.volume), self.volume.name
 
 
 class _NodeTie(NamedTuple):

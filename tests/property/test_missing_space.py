@@ -10,8 +10,8 @@ from scheduler_core.evaluation.single_node import MissingSpace, NodeEvaluation, 
 from scheduler_core.model import longhorn
 from scheduler_core.packing.budget import Budget
 from scheduler_core.packing.items import reachable_sums
-from scheduler_core.volumes.node_requirements import requirements
 from scheduler_core.volumes.resolve import PodVolume
+from scheduler_core.volumes.volume_requirements import requirements
 from tests.examples import examples
 
 IMAGES = ("", "", "small", "large")

@@ -22,8 +22,8 @@ from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.packing.budget import Budget
 from scheduler_core.structs import replace
-from scheduler_core.volumes.node_requirements import VolumeClasses, requirements
 from scheduler_core.volumes.resolve import resolve
+from scheduler_core.volumes.volume_requirements import VolumeClasses, requirements
 from tests import builders as make
 from tests.builders import NOW, Object
 from tests.examples import examples
