@@ -235,8 +235,12 @@ class ControllerCache(Store):
 
     def count_unreadable(self) -> Counter[str]:
         """Returns how many objects cannot be read, by kind."""
-        kinds = self.kinds.items()
-        counts = Counter({label: sum(isinstance(each.value, Fault) for each in kind.values()) for label, kind in kinds})
+        counts = Counter(
+            {
+                label: sum(isinstance(each.value, Fault) for each in informer.values())
+                for label, informer in self.kinds.items()
+            }
+        )
         # The mirror needs its disks only, which can be read. The controller of backing images refuses it.
         refused = sum(1 for image in self.images.readable.values() if image.copies.faults)
         counts[resources.LONGHORN_BACKING_IMAGES.label] += refused

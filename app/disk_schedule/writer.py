@@ -306,6 +306,8 @@ class ObjectWriter:
     async def _set_requirement(self, write: disk_writes.SetRequirement, read_objects: ReadObjects) -> None:
         schedule = read_objects.schedules.get(write.disk)
         if schedule is None:
+            if not isinstance(self._cache.schedules.value(write.disk), Fault):
+                raise _conflict(write.disk, "it is not among those that the decision was made from")
             return
         await self.schedules.set_requirement(write, schedule)
         newest = self._cache.schedules.value(write.disk)

@@ -109,7 +109,8 @@ class Contention:
             entry = self._current_entry(query, name, demands, offers)
             on_node = entry.competitors
             if entry.involves(query.requester):
-                # Its own volumes do not count, in other pods' demand and offers neither, and holds of a lower priority do not.
+                # The requester's own volumes do not count, also where other pods demand or are offered space for them.
+                # Offers that hold space for a lower priority do not count.
                 requester = query.requester
                 counting = [
                     offer for offer in offers if offer.uid != requester.uid and offer.counts_against(requester.priority)

@@ -49,6 +49,10 @@ def test_a_new_version_of_an_unreadable_object_is_reported_even_with_the_same_fa
     assert (informer.readable, informer.unreadable) == ({}, {"a": bad})
     informer.change("a", object_at(3, "good"))
     assert (informer.readable, informer.unreadable) == ({"a": "good"}, {})
+    informer.change("a", InformerObject("a", "4", bad))
+    assert (informer.readable, informer.unreadable) == ({}, {"a": bad})
+    informer.change("a", None)
+    assert (informer.readable, informer.unreadable) == ({}, {})
 
 
 def test_the_answer_to_a_write_counts_before_its_watch_event_and_does_not_restore_a_deleted_object() -> None:

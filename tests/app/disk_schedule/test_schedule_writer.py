@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from app.disk_schedule.controller_cache import Informer, InformerObject
-from app.disk_schedule.writer import ScheduleWriter
+from app.disk_schedule.writer import ReadObjects, ScheduleWriter
 from app.kube.client import ApiError
 from scheduler_core.convert.disk_schedule import read_disk_schedule, with_status
 from scheduler_core.disk_schedule.writes import SetRequirement
 from scheduler_core.model.disk_schedule import DiskSchedule, DiskScheduleStatus, RequestKind
 from tests.builders import Object
+from tests.worlds.controllers import World, put
 
 
 class Server:
@@ -154,3 +155,14 @@ async def test_an_object_is_read_after_each_version_from_which_its_request_is_wi
     writer = ScheduleWriter(server.cache, server.put, is_on_disk)
     await writer.set_requirement(request("r", 0), server.cached())
     assert (server.requests, readings, server.puts) == ({"r": 5}, [1, 2], [])
+
+
+async def test_a_request_on_a_disk_schedule_that_appeared_after_the_decision_is_a_conflict() -> None:
+    """The decision is made again. A request on one that cannot be read is left out."""
+    world = World()
+    world.schedule("u")
+    with pytest.raises(ApiError) as caught:
+        await world.context.writer.write_all([request("r", 5)], ReadObjects({}))
+    assert caught.value.conflict
+    put(world.watches.schedules, {"metadata": {"name": "u", "labels": "not a map"}})
+    await world.context.writer.write_all([request("r", 5)], ReadObjects({}))
